@@ -1,0 +1,1 @@
+"""Node settings: their schema and where each value came from."""

@@ -1,0 +1,89 @@
+"""Every setting of a node, with its bounds. A key that is not here is an error; a setting here does something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from kvops.units import parse_duration, parse_size
+
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Bytes = Annotated[int, BeforeValidator(parse_size)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+OverLength = Literal["reject", "truncate_head", "truncate_middle", "truncate_tail"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(Section):
+    host: str = "127.0.0.1"
+    """Address of the data plane. Any but a loopback address asks for API keys."""
+    port: Port = 8000
+    """0 picks a free port."""
+    control_host: str = "127.0.0.1"
+    control_port: Port = 8001
+    api_keys_file: Path | None = None
+    """YAML list of `{id, tenant, sha256}`; the keys themselves are nowhere on disk."""
+
+
+class Model(Section):
+    name: str = "smollm2-135m"
+    """Name of a pulled model, or a path to a folder or .gguf file."""
+    weights_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_context_length: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
+    """Prompt + output tokens of one request; by default what the model was trained for."""
+
+
+class KvCache(Section):
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the memory that is free after loading."""
+    bytes: Annotated[Bytes, Field(gt=0)] | None = None
+    blocks: Annotated[int, Field(ge=2, le=2**24)] | None = None
+    """The first of blocks, bytes, memory_fraction that is set decides. Default: bytes 1GiB on a CPU,
+    memory_fraction 0.85 on a GPU."""
+    block_size: Literal[8, 16, 32, 64] = 16
+    prefix_caching: bool = True
+    watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
+    """Share of the pool that admission leaves free for running requests to grow into."""
+
+
+class Runtime(Section):
+    device: str = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Compute threads; by default one a core."""
+    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Requests that run at once."""
+    max_batched_tokens: Annotated[int, Field(ge=16, le=65536)] = 512
+    """Tokens in one step; smaller keeps others' tokens coming while a long prompt is read."""
+    max_queue: Annotated[int, Field(ge=0, le=100_000)] = 64
+    """Requests that may wait; one more gets 429 queue_full."""
+    queue_timeout: Annotated[Seconds, Field(gt=0, le=86400)] = 30.0
+    request_timeout: Annotated[Seconds, Field(gt=0, le=86400)] = 600.0
+    over_length: OverLength = "reject"
+    drain_timeout: Annotated[Seconds, Field(ge=0, le=86400)] = 30.0
+    """How long a stopping node waits for requests in flight."""
+    stall_after: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
+    """Work pending and no step finished for so long: /livez says 503."""
+
+
+class Limits(Section):
+    body_bytes: Annotated[Bytes, Field(ge=1024, le=2**30)] = 4 * 2**20
+    body_timeout: Annotated[Seconds, Field(gt=0, le=3600)] = 15.0
+    json_depth: Annotated[int, Field(ge=4, le=512)] = 64
+    messages: Annotated[int, Field(ge=1, le=65536)] = 1024
+    stop_strings: Annotated[int, Field(ge=0, le=64)] = 4
+    n: Annotated[int, Field(ge=1, le=128)] = 16
+    logprobs: Annotated[int, Field(ge=0, le=100)] = 20
+
+
+class NodeConfig(Section):
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "node"
+    server: Server = Server()
+    model: Model = Model()
+    kv_cache: KvCache = KvCache()
+    runtime: Runtime = Runtime()
+    limits: Limits = Limits()

@@ -1,0 +1,254 @@
+"""The one error tree of kvops. Every error that a user may meet has a code, a hint and an exit code.
+
+KvopsError
+├── UsageError              a command was called wrongly                     exit 2
+├── ConfigError             a setting is missing, unknown or out of bounds   exit 2
+├── ModelError              a model cannot be found, read or trusted         exit 1
+│   ├── ModelNotFound
+│   ├── ModelCorrupt
+│   ├── ModelUnsupported
+│   └── ModelSourceError    a download failed
+├── NodeError               a node cannot be started or spoken to            exit 1
+│   ├── NodeNotFound                                                         exit 4
+│   ├── NodeUnreachable                                                      exit 4
+│   ├── NodeUnauthorized                                                     exit 2
+│   ├── NodeProtocolError
+│   ├── NodeStartError
+│   └── EngineDied
+├── LoadRunError            a load run could not be made                     exit 1
+└── RequestError            an HTTP request is answered with an error object (design §6)
+    ├── InvalidRequest            400 invalid_request
+    ├── ContextLengthExceeded     400 context_length_exceeded
+    ├── InvalidApiKey             401 invalid_api_key
+    ├── ModelUnknown              404 model_not_found
+    ├── RouteUnknown              404 not_found
+    ├── MethodNotAllowed          405 method_not_allowed
+    ├── BodyTimeout               408 body_timeout
+    ├── TooLarge                  413 / 431 / 400 too_large
+    ├── QueueFull                 429 queue_full
+    ├── TenantLimit               429 tenant_limit
+    ├── KvQuotaExceeded           429 kv_quota
+    ├── QueueTimeout              503 queue_timeout
+    ├── NotReady                  503 not_ready
+    ├── Draining                  503 draining
+    ├── EngineRestarted           503 engine_restarted
+    ├── RequestTimeout            504 request_timeout
+    └── InternalError             500 internal_error
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class KvopsError(Exception):
+    """Base of all errors shown to users.
+
+    `message` says what is wrong, with the field, the value and its bound; `hint` says the next step.
+    """
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(KvopsError):
+    code = "usage"
+    exit_code = 2
+
+
+class ConfigError(KvopsError):
+    code = "config"
+    exit_code = 2
+
+
+class ModelError(KvopsError):
+    code = "model"
+
+
+class ModelNotFound(ModelError):
+    code = "model_not_found"
+
+
+class ModelCorrupt(ModelError):
+    code = "model_corrupt"
+
+
+class ModelUnsupported(ModelError):
+    code = "model_unsupported"
+
+
+class ModelSourceError(ModelError):
+    code = "model_source"
+
+
+class NodeError(KvopsError):
+    code = "node"
+
+
+class NodeNotFound(NodeError):
+    code = "node_not_found"
+    exit_code = 4
+
+
+class NodeUnreachable(NodeError):
+    code = "node_unreachable"
+    exit_code = 4
+
+
+class NodeUnauthorized(NodeError):
+    code = "node_unauthorized"
+    exit_code = 2
+
+
+class NodeProtocolError(NodeError):
+    code = "node_protocol"
+
+
+class NodeStartError(NodeError):
+    code = "node_start"
+
+
+class EngineDied(NodeError):
+    code = "engine_died"
+
+
+class LoadRunError(KvopsError):
+    code = "load_run"
+
+
+class RequestError(KvopsError):
+    """An error that a client of the data or control plane receives as an OpenAI-shaped object."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    retry_after: ClassVar[int | None] = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        hint: str = "",
+        status: int | None = None,
+        retry_after: int | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+        self.http_status = self.status if status is None else status
+        self.retry_after_seconds = self.retry_after if retry_after is None else retry_after
+        self.extra = extra or {}
+
+    def body(self) -> dict[str, Any]:
+        """The OpenAI-shaped error object: `{"error": {message, type, param, code, …}}`."""
+        message = f"{self.message} {self.hint}".strip()
+        fields = {"message": message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": fields | self.extra}
+
+    def headers(self) -> dict[str, str]:
+        if self.retry_after_seconds is None:
+            return {}
+        return {"Retry-After": str(self.retry_after_seconds)}
+
+
+class InvalidRequest(RequestError):
+    code = "invalid_request"
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class InvalidApiKey(RequestError):
+    code = "invalid_api_key"
+    status = 401
+    type = "authentication_error"
+
+
+class ModelUnknown(InvalidRequest):
+    code = "model_not_found"
+    status = 404
+
+
+class RouteUnknown(InvalidRequest):
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(InvalidRequest):
+    code = "method_not_allowed"
+    status = 405
+
+
+class BodyTimeout(InvalidRequest):
+    code = "body_timeout"
+    status = 408
+
+
+class TooLarge(InvalidRequest):
+    code = "too_large"
+    status = 413
+
+
+class QueueFull(RequestError):
+    code = "queue_full"
+    status = 429
+    type = "rate_limit_error"
+    retry_after = 2
+
+
+class TenantLimit(RequestError):
+    code = "tenant_limit"
+    status = 429
+    type = "rate_limit_error"
+    retry_after = 2
+
+
+class KvQuotaExceeded(RequestError):
+    code = "kv_quota"
+    status = 429
+    type = "rate_limit_error"
+    retry_after = 5
+
+
+class QueueTimeout(RequestError):
+    code = "queue_timeout"
+    status = 503
+    retry_after = 5
+
+
+class NotReady(RequestError):
+    code = "not_ready"
+    status = 503
+    retry_after = 5
+
+
+class Draining(RequestError):
+    code = "draining"
+    status = 503
+    retry_after = 30
+
+
+class EngineRestarted(RequestError):
+    code = "engine_restarted"
+    status = 503
+    retry_after = 10
+
+
+class RequestTimeout(RequestError):
+    code = "request_timeout"
+    status = 504
+
+
+class InternalError(RequestError):
+    code = "internal_error"

@@ -1,0 +1,1 @@
+"""The node: a daemon that speaks HTTP and an engine process that computes."""

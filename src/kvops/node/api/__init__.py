@@ -1,0 +1,1 @@
+"""The HTTP routes of the data plane and the control plane."""

@@ -1,0 +1,1 @@
+"""The synchronous core: requests, block pool, scheduler, runner, sampler. No sockets, no asyncio, no HTTP."""

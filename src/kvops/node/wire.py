@@ -1,0 +1,208 @@
+"""What the daemon and the engine process say to each other, and how it is framed.
+
+Frames are a 4-byte little-endian length and a msgpack body over a socketpair: data only, nothing executable.
+The daemon sends `Start` once, then `Submit`, `Cancel`, `GetKvMap`, `FlushPrefixCache`, `Stop`.
+The engine sends `Loading` while it starts, `Ready` once, then a `StepDone` after each step that had
+something to say and `EngineStats` at most a few times a second and whenever it falls idle. `Fatal` is its
+last word before it exits non-zero. Token ids travel, text never does.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Literal
+
+import msgspec
+
+from kvops.models.spec import ModelSpec
+from kvops.node.sampling import SamplingParams
+from kvops.telemetry.snapshot import KvMap, KvUsage, MemoryLedger, PrefixCache, RequestRow
+
+MAX_FRAME = 64 * 2**20
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+PriorityClass = Literal["online", "normal", "batch"]
+
+
+class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the block pool shall be. The first of blocks, bytes, memory_fraction that is set decides."""
+
+    block_size: int
+    blocks: int | None = None
+    bytes: int | None = None
+    memory_fraction: float = 0.5
+    """Of the device memory that is free after the weights are loaded."""
+    watermark: float = 0.01
+    """Share of blocks that admission leaves free for running requests to grow into."""
+    prefix_caching: bool = True
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    model_path: str
+    model_name: str
+    revision: str
+    max_context_length: int | None
+    weights_dtype: Literal["auto", "float32", "bfloat16"]
+    pool: PoolPlan
+    max_batch_size: int
+    """Requests in one step."""
+    max_batched_tokens: int
+    """Tokens in one step: bounds how long a prefill can hold up the others."""
+    threads: int | None
+    device: str = "auto"
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    tenant: str
+    salt: bytes
+    """Secret of the tenant that the prefix cache mixes in; never from the client."""
+    priority: PriorityClass = "normal"
+    leader: str | None = None
+    """For n > 1: the sibling whose prefill this request waits for, so that the prompt is computed once."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    request_id: str
+
+
+class GetKvMap(msgspec.Struct, frozen=True, tag=True):
+    query_id: int
+    cells: int
+
+
+class FlushPrefixCache(msgspec.Struct, frozen=True, tag=True):
+    query_id: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+ToEngine = Start | Submit | Cancel | GetKvMap | FlushPrefixCache | Stop
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """A step of the start-up report, e.g. phase `model loaded`, detail `134.5 M parameters, 2.1 s`."""
+
+    phase: str
+    detail: str
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    spec: ModelSpec
+    parameters: int
+    weights_dtype: str
+    kv_dtype: str
+    device: str
+    max_model_len: int
+    """min(model's limit, asked limit, tokens the pool can hold)."""
+    pool_blocks: int
+    block_size: int
+    bytes_per_block: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    info: EngineInfo
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), likeliest first."""
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: FinishReason | None = None
+    stop_token_id: int | None = None
+    cached_tokens: int = 0
+    """Prompt tokens served from the prefix cache; set on the delta with the first token."""
+    error: str = ""
+
+
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    seconds: float
+    started: tuple[str, ...] = ()
+    """Requests that left the waiting queue for the first time in this step."""
+    deltas: tuple[TokenDelta, ...] = ()
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    at: float
+    steps: int
+    last_step_at: float | None
+    running: int
+    waiting: int
+    kv: KvUsage
+    prefix_cache: PrefixCache
+    memory: MemoryLedger
+    requests: tuple[RequestRow, ...]
+    tenant_blocks: dict[str, int]
+    invariant_violations: int
+
+
+class KvMapReply(msgspec.Struct, frozen=True, tag=True):
+    query_id: int
+    map: KvMap
+
+
+class Flushed(msgspec.Struct, frozen=True, tag=True):
+    query_id: int
+    blocks: int
+
+
+class Fatal(msgspec.Struct, frozen=True, tag=True):
+    """The engine's last word. `code` and `hint` are those of the error tree."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+FromEngine = Loading | Ready | StepDone | EngineStats | KvMapReply | Flushed | Fatal
+
+_ENCODER = msgspec.msgpack.Encoder()
+TO_ENGINE = msgspec.msgpack.Decoder(ToEngine)
+FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine)
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """Length prefix and body. Raises ValueError over MAX_FRAME bytes."""
+    body = _ENCODER.encode(message)
+    if len(body) > MAX_FRAME:
+        raise ValueError(f"a frame of {len(body)} bytes is over the bound of {MAX_FRAME}")
+    return len(body).to_bytes(4, "little") + body
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frame bodies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies completed by `data`. Raises ValueError on a length over MAX_FRAME."""
+        self._buffer += data
+        bodies = []
+        while len(self._buffer) >= 4:
+            size = int.from_bytes(self._buffer[:4], "little")
+            if size > MAX_FRAME:
+                raise ValueError(f"a frame of {size} bytes is over the bound of {MAX_FRAME}")
+            if len(self._buffer) < 4 + size:
+                break
+            bodies.append(bytes(self._buffer[4 : 4 + size]))
+            del self._buffer[: 4 + size]
+        return bodies
+
+
+def send(sock: socket.socket, message: ToEngine | FromEngine) -> None:
+    sock.sendall(frame(message))

@@ -1,0 +1,86 @@
+"""The nodes of this machine: one folder a node in the state folder, with a record that the CLI and console read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from kvops import paths
+from kvops.errors import NodeNotFound, UsageError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    pid: int
+    pid_created: float
+    """Start time of the process: a reused pid is not this node."""
+    url: str
+    control_url: str
+    model: str
+    started_at: float
+    version: str
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            created = process.create_time()
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+        return abs(created - self.pid_created) < 2 and not zombie
+
+
+def node_dir(name: str) -> Path:
+    """Raises UsageError for a name that is no plain lower-case file name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"node name {name!r} is not valid", hint="use lower-case letters, digits, . _ - (at most 63)")
+    return paths.nodes_dir() / name
+
+
+def token_file(name: str) -> Path:
+    """The admin token of the control plane, 0600."""
+    return node_dir(name) / "admin.token"
+
+
+def log_file(name: str) -> Path:
+    return node_dir(name) / "node.log"
+
+
+def write(record: NodeRecord) -> None:
+    paths.write_atomic(node_dir(record.name) / "node.json", msgspec.json.encode(record))
+
+
+def read(name: str) -> NodeRecord | None:
+    try:
+        data = (node_dir(name) / "node.json").read_bytes()
+        return msgspec.json.decode(data, type=NodeRecord)
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def remove(name: str) -> None:
+    (node_dir(name) / "node.json").unlink(missing_ok=True)
+
+
+def running() -> list[NodeRecord]:
+    """The nodes of this machine whose process lives, by name."""
+    folder = paths.nodes_dir()
+    names = sorted(p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else []
+    records = (read(name) for name in names)
+    return [record for record in records if record is not None and record.alive()]
+
+
+def the_only_one() -> NodeRecord:
+    """The default target. Raises NodeNotFound without a node, UsageError with several."""
+    records = running()
+    if not records:
+        raise NodeNotFound("no node runs on this machine", hint="start one: kvops node start --model smollm2-135m")
+    if len(records) > 1:
+        names = ", ".join(record.name for record in records)
+        raise UsageError(f"several nodes run here: {names}", hint="name one with --node")
+    return records[0]

@@ -1,0 +1,1 @@
+"""One client an engine kind; each turns what the engine exposes into a `NodeSnapshot`."""

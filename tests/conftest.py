@@ -1,0 +1,72 @@
+"""Shared fixtures: a home of one's own, a tiny model, the default model pulled once, and running nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import RunningNode, run_kvops, start_node
+from tests.tiny import make_tiny_model
+
+REPO = Path(__file__).parent.parent
+MODEL_HOME = REPO / ".cache" / "home"
+
+# Two cores: one thread a process keeps tests that start several engines from fighting.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the variants that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+
+
+@pytest.fixture(autouse=True)
+def kvops_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has a KVOPS_HOME of its own and no KVOPS_ variable of the caller's."""
+    for name in [name for name in os.environ if name.startswith("KVOPS_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "kvops"
+    monkeypatch.setenv("KVOPS_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def default_model_home() -> Path:
+    """A KVOPS_HOME in which smollm2-135m is pulled; kept between runs."""
+    result = run_kvops("model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600)
+    assert result.returncode == 0, result.stderr
+    return MODEL_HOME
+
+
+@pytest.fixture(scope="session")
+def tiny_node(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node that serves the tiny random model: fast, for everything but meaning."""
+    settings = {"model": {"name": str(tiny_model)}, "kv_cache": {"blocks": 128}, "runtime": {"threads": 1}}
+    node = start_node(tmp_path_factory.mktemp("tiny-node"), settings, name="tiny")
+    yield node
+    node.stop()
+
+
+@pytest.fixture(scope="session")
+def smol_node(default_model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node that serves the default model."""
+    home = tmp_path_factory.mktemp("smol-node")
+    (home / "data").symlink_to(default_model_home / "data")
+    node = start_node(home, {"model": {"name": "smollm2-135m"}}, name="smol")
+    yield node
+    node.stop()
