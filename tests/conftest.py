@@ -48,7 +48,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def default_model_home() -> Path:
     """A KVOPS_HOME in which smollm2-135m is pulled; kept between runs."""
-    result = run_kvops("model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600)
+    result = run_kvops(
+        "model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600
+    )
     assert result.returncode == 0, result.stderr
     return MODEL_HOME
 
@@ -56,14 +58,20 @@ def default_model_home() -> Path:
 @pytest.fixture(scope="session")
 def tiny_node(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node that serves the tiny random model: fast, for everything but meaning."""
-    settings = {"model": {"name": str(tiny_model)}, "kv_cache": {"blocks": 128}, "runtime": {"threads": 1}}
+    settings = {
+        "model": {"name": str(tiny_model)},
+        "kv_cache": {"blocks": 128},
+        "runtime": {"threads": 1},
+    }
     node = start_node(tmp_path_factory.mktemp("tiny-node"), settings, name="tiny")
     yield node
     node.stop()
 
 
 @pytest.fixture(scope="session")
-def smol_node(default_model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+def smol_node(
+    default_model_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningNode]:
     """A node that serves the default model."""
     home = tmp_path_factory.mktemp("smol-node")
     (home / "data").symlink_to(default_model_home / "data")

@@ -18,9 +18,16 @@ from kvops.telemetry.snapshot import NodeSnapshot, decode_snapshot
 KVOPS = [sys.executable, "-m", "kvops.cli"]
 
 
-def run_kvops(*args: str, env: dict[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run_kvops(
+    *args: str, env: dict[str, str], timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*KVOPS, *args], env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        [*KVOPS, *args],
+        env=os.environ | env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
 
 
@@ -56,7 +63,9 @@ class RunningNode:
             return self.process.wait()
 
 
-def start_node(home: Path, settings: dict[str, object], *, name: str = "node", timeout: float = 90) -> RunningNode:
+def start_node(
+    home: Path, settings: dict[str, object], *, name: str = "node", timeout: float = 90
+) -> RunningNode:
     """Start a node from a config made of `settings` on free ports. Raises AssertionError with the log if it fails."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / f"{name}.yaml"
@@ -84,7 +93,9 @@ def _wait_ready(node: RunningNode, timeout: float) -> None:
     try:
         while time.monotonic() < deadline:
             if node.process.poll() is not None:
-                raise AssertionError(f"node ended with {node.process.returncode}:\n{node.log.read_text()}")
+                raise AssertionError(
+                    f"node ended with {node.process.returncode}:\n{node.log.read_text()}"
+                )
             record = registry.read(node.name)
             if record is not None and _is_ready(record.url):
                 node.url, node.control_url = record.url, record.control_url

@@ -20,7 +20,10 @@ _ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-_CORPUS = "the quick brown fox jumps over the lazy dog. 0123456789 a node holds blocks of keys and values. " * 40
+_CORPUS = (
+    "the quick brown fox jumps over the lazy dog. 0123456789 a node holds blocks of keys and values. "
+    * 40
+)
 
 
 def make_tiny_model(
@@ -42,10 +45,18 @@ def make_tiny_model(
     tokenizer = _tokenizer()
     vocab = tokenizer.get_vocab_size()
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = _config(family, vocab, n_layers, hidden, heads, kv_heads, head_dim, intermediate, max_context, tie)
+    config = _config(
+        family, vocab, n_layers, hidden, heads, kv_heads, head_dim, intermediate, max_context, tie
+    )
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|im_end|>", "bos_token": "<|endoftext|>", "chat_template": CHAT_TEMPLATE})
+        json.dumps(
+            {
+                "eos_token": "<|im_end|>",
+                "bos_token": "<|endoftext|>",
+                "chat_template": CHAT_TEMPLATE,
+            }
+        )
     )
     save_file(_weights(config, seed), folder / "model.safetensors")
     return folder
@@ -95,7 +106,10 @@ def _config(
 def _weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     hidden, head_dim = config["hidden_size"], config["head_dim"]
-    q_size, kv_size = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    q_size, kv_size = (
+        config["num_attention_heads"] * head_dim,
+        config["num_key_value_heads"] * head_dim,
+    )
 
     def normal(*shape: int) -> np.ndarray:
         return (random.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)

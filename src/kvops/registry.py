@@ -38,7 +38,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
 def node_dir(name: str) -> Path:
     """Raises UsageError for a name that is no plain lower-case file name."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"node name {name!r} is not valid", hint="use lower-case letters, digits, . _ - (at most 63)")
+        raise UsageError(
+            f"node name {name!r} is not valid",
+            hint="use lower-case letters, digits, . _ - (at most 63)",
+        )
     return paths.nodes_dir() / name
 
 
@@ -70,7 +73,11 @@ def remove(name: str) -> None:
 def running() -> list[NodeRecord]:
     """The nodes of this machine whose process lives, by name."""
     folder = paths.nodes_dir()
-    names = sorted(p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else []
+    names = (
+        sorted(p.name for p in folder.iterdir() if _NAME.fullmatch(p.name))
+        if folder.is_dir()
+        else []
+    )
     records = (read(name) for name in names)
     return [record for record in records if record is not None and record.alive()]
 
@@ -79,7 +86,9 @@ def the_only_one() -> NodeRecord:
     """The default target. Raises NodeNotFound without a node, UsageError with several."""
     records = running()
     if not records:
-        raise NodeNotFound("no node runs on this machine", hint="start one: kvops node start --model smollm2-135m")
+        raise NodeNotFound(
+            "no node runs on this machine", hint="start one: kvops node start --model smollm2-135m"
+        )
     if len(records) > 1:
         names = ", ".join(record.name for record in records)
         raise UsageError(f"several nodes run here: {names}", hint="name one with --node")

@@ -39,23 +39,40 @@ def resolve(
     if text is not None and "://" in text:
         parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{text!r} is not an http(s) URL", hint="for example http://127.0.0.1:8000")
+            raise UsageError(
+                f"{text!r} is not an http(s) URL", hint="for example http://127.0.0.1:8000"
+            )
         return Target(
-            name=parts.netloc, url=text.rstrip("/"), control_url=control_url, token=token, api_key=api_key
+            name=parts.netloc,
+            url=text.rstrip("/"),
+            control_url=control_url,
+            token=token,
+            api_key=api_key,
         )
     record = registry.the_only_one() if text is None else registry.read(text)
     if record is None or not record.alive():
-        raise NodeNotFound(f"no node {text!r} runs on this machine", hint="kvops node status lists them; a URL works too")
+        raise NodeNotFound(
+            f"no node {text!r} runs on this machine",
+            hint="kvops node status lists them; a URL works too",
+        )
     if token is None:
         token = _read_secret(registry.token_file(record.name))
-    return Target(name=record.name, url=record.url, control_url=record.control_url, token=token, api_key=api_key)
+    return Target(
+        name=record.name,
+        url=record.url,
+        control_url=record.control_url,
+        token=token,
+        api_key=api_key,
+    )
 
 
 def _secret(variable: str, file: Path | None) -> str | None:
     if file is not None:
         secret = _read_secret(file)
         if secret is None:
-            raise UsageError(f"cannot read {file}", hint="name a file that holds the secret on one line")
+            raise UsageError(
+                f"cannot read {file}", hint="name a file that holds the secret on one line"
+            )
         return secret
     pointed = os.environ.get(f"{variable}_FILE")
     value = os.environ.get(variable)
