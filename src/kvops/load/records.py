@@ -1,0 +1,191 @@
+"""One JSON line per request: the only source of every number of a load run. Text of prompts is never in it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from kvops.errors import LoadRunError
+
+REQUESTS_FILE = "requests.jsonl"
+CLIENT_FILE = "client.jsonl"
+
+
+class ErrorClass(enum.StrEnum):
+    """Why a request failed. A closed list, so that runs can be counted and compared."""
+
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_TIMEOUT = "connect_timeout"
+    CONNECTION_RESET = "connection_reset"
+    TLS = "tls"
+    HTTP_400_CONTEXT_LENGTH = "http_400_context_length"
+    HTTP_400_OTHER = "http_400_other"
+    HTTP_401_403 = "http_401_403"
+    HTTP_404_MODEL = "http_404_model"
+    HTTP_404_OTHER = "http_404_other"
+    HTTP_408 = "http_408"
+    HTTP_413 = "http_413"
+    HTTP_429 = "http_429"
+    HTTP_4XX_OTHER = "http_4xx_other"
+    HTTP_503 = "http_503"
+    HTTP_5XX_OTHER = "http_5xx_other"
+    STREAM_ERROR_EVENT = "stream_error_event"
+    STREAM_TRUNCATED = "stream_truncated"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"
+    STALL_TIMEOUT = "stall_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+    BAD_ANSWER = "bad_answer"
+    """Not HTTP, not JSON, or larger than the client's bound."""
+    EMPTY_OUTPUT = "empty_output"
+    WRONG_ANSWER = "wrong_answer"
+    WRONG_STATUS = "wrong_status"
+    LENGTH_MISMATCH = "length_mismatch"
+    NODE_DOWN = "node_down"
+    """The request was answered as it should, and afterwards the node was not alive."""
+    CLIENT_CANCEL = "client_cancel"
+    """The run ended while the request was in flight: neither a success nor the node's failure."""
+
+
+class NeedleScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    found: bool
+    length: int
+    """Asked length of the prompt, tokens; `RequestRecord.prompt_tokens` is the real one."""
+    depth: float | None
+    """Asked depth, percent of the document; None in the negative control."""
+    actual_depth: float | None = None
+    needle_at: int | None = None
+    """Token position of the needle in the request."""
+    counted_tokens: int
+    """Prompt tokens the scenario aimed at; by the node's tokenizer, or by an estimate."""
+    exact: bool
+    """Whether the node's own tokenizer counted."""
+    repeat: int = 0
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Times are Unix seconds, durations seconds from the moment the request was written."""
+
+    run: str
+    scenario: str
+    name: str
+    seq: int
+    user: int
+    t_intended: float | None = None
+    """When an open-loop schedule wanted it sent; None in a closed loop."""
+    t_send: float
+    connect: float | None = None
+    ttft: float | None = None
+    """To the first non-empty content delta."""
+    itl: tuple[float, ...] = ()
+    """Gaps between content deltas."""
+    last: float | None = None
+    """To the last content delta."""
+    e2e: float
+    """To the close of the stream."""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    truncated_tokens: int | None = None
+    status: int | None = None
+    finish_reason: str | None = None
+    error_class: ErrorClass | None = None
+    error: str | None = None
+    """One line for a reader."""
+    expected: bool
+    """The answer is the one the scenario expects; an oversize prompt that is refused is a success."""
+    needle: NeedleScore | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self.error_class is ErrorClass.CLIENT_CANCEL
+
+    @property
+    def failed(self) -> bool:
+        return not self.expected and not self.cancelled
+
+
+class ClientSample(msgspec.Struct, frozen=True):
+    """The load generator itself, about once a second: was the client the bottleneck?"""
+
+    at: float
+    users: int
+    in_flight: int
+    cpu: float
+    """Share of one core, 0..1."""
+    lag: float
+    """Largest delay of a 50 ms timer since the sample before, seconds."""
+
+
+class JsonLines:
+    """Appends one line a struct. Each line is handed to the system at once: a crash keeps all before it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, value: msgspec.Struct) -> None:
+        self._file.write(msgspec.json.encode(value) + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_RECORD = msgspec.json.Decoder(RequestRecord)
+_SAMPLE = msgspec.json.Decoder(ClientSample)
+
+
+class Tail:
+    """The whole lines of a growing file since the last look; a line still being written waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def lines(self) -> list[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole, _, _ = data.rpartition(b"\n")
+        self._offset += len(whole) + 1 if whole else 0
+        return whole.split(b"\n") if whole else []
+
+    def records(self) -> Iterator[RequestRecord]:
+        """Raises LoadRunError on a line that is no record."""
+        for line in self.lines():
+            try:
+                yield _RECORD.decode(line)
+            except msgspec.DecodeError as error:
+                raise LoadRunError(
+                    f"{self._path} holds a line that is no request record: {error}"
+                ) from error
+
+
+def read_records(folder: Path) -> list[RequestRecord]:
+    """All records of a run, in the order they ended. Raises LoadRunError."""
+    return list(Tail(folder / REQUESTS_FILE).records())
+
+
+def read_client(folder: Path) -> list[ClientSample]:
+    """Raises LoadRunError."""
+    path = folder / CLIENT_FILE
+    try:
+        return [_SAMPLE.decode(line) for line in Tail(path).lines()]
+    except msgspec.DecodeError as error:
+        raise LoadRunError(f"{path} holds a line that is no client sample: {error}") from error

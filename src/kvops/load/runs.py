@@ -1,0 +1,108 @@
+"""Run folders: one folder a run with `run.json`, `requests.jsonl`, `client.jsonl` and locust's own log."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from kvops import __version__, paths
+from kvops.errors import LoadRunError, UsageError
+from kvops.telemetry.snapshot import NodeSnapshot
+
+RUN_FILE = "run.json"
+LOG_FILE = "locust.log"
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    schema_version: int = 1
+    run: str
+    scenario: str
+    report: str
+    """Which report reads the records: recall, injection, ramp or plain."""
+    options: dict[str, Any]
+    users: int
+    duration: float | None = None
+    """Bound of the run, seconds."""
+    seed: int
+    target: str
+    """URL without credentials."""
+    model: str | None = None
+    max_model_len: int | None = None
+    before: NodeSnapshot | None = None
+    after: NodeSnapshot | None = None
+    """None: the node had no snapshot to give."""
+    started_at: float
+    finished_at: float | None = None
+    status: Status = "running"
+    """A run whose kvops was killed stays `running`."""
+    reason: str = ""
+    version: str = __version__
+
+
+class Run(msgspec.Struct, frozen=True):
+    folder: Path
+    info: RunInfo
+
+    def save(self) -> None:
+        paths.write_atomic(self.folder / RUN_FILE, msgspec.json.encode(self.info) + b"\n")
+
+    def finish(self, status: Status, reason: str = "") -> None:
+        self.info.status, self.info.reason, self.info.finished_at = status, reason, time.time()
+        self.save()
+
+
+def new_id(scenario: str, now: float) -> str:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    return f"{scenario}-{stamp}-{secrets.token_hex(3)}"
+
+
+def create(info: RunInfo, parent: Path | None = None) -> Run:
+    """Make the run's folder under `parent` (default: the state folder). Raises LoadRunError."""
+    base = parent or paths.runs_dir()
+    try:
+        run = Run(paths.make_private(base) / info.run, info)
+        run.folder.mkdir(mode=0o700)
+        run.save()
+    except OSError as error:
+        raise LoadRunError(
+            f"cannot write a run folder in {base}: {error.strerror}", hint="see --out"
+        ) from error
+    return run
+
+
+def load(folder: Path) -> Run:
+    """Raises LoadRunError when `folder` holds no readable run."""
+    try:
+        return Run(folder, msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunInfo))
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoadRunError(f"{folder} holds no readable run: {error}") from error
+
+
+def find(text: str | None) -> Run:
+    """A run by folder, by id or by the start of an id; None is the latest. Raises UsageError, LoadRunError."""
+    if text is not None and (Path(text) / RUN_FILE).is_file():
+        return load(Path(text))
+    folders = sorted(paths.runs_dir().glob(f"*/{RUN_FILE}"), key=lambda file: file.stat().st_mtime)
+    matching = [
+        file.parent for file in folders if text is None or file.parent.name.startswith(text)
+    ]
+    if not matching:
+        what = "no run" if text is None else f"no run {text!r}"
+        raise UsageError(f"{what} in {paths.runs_dir()}", hint="kvops load run SCENARIO makes one")
+    if text is not None and len(matching) > 1:
+        raise UsageError(
+            f"{text!r} names {len(matching)} runs", hint="give more of the id, or its folder"
+        )
+    return load(matching[-1])
+
+
+def without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
