@@ -1,0 +1,238 @@
+"""The data plane as the gate sees it: an OpenAI-style client that reads bounded, hides nothing and never retries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from kvops.errors import NodeProtocolError
+from kvops.telemetry.targets import Target
+
+MAX_BODY = 32 * 2**20
+MAX_LINE = 4 * 2**20
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 30.0
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    status: int
+    headers: dict[str, str]
+    """Lower-case names."""
+    text: str
+    body: dict[str, Any]
+    """The JSON object of the body; empty when it is none."""
+    seconds: float
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found = self.body.get("error")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        found = self.body.get("usage")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        return first_choice(self.body)
+
+    @property
+    def answer(self) -> str:
+        """Text of the first choice of a completion or a chat completion."""
+        message = self.choice.get("message")
+        text = message.get("content") if isinstance(message, dict) else self.choice.get("text")
+        return text if isinstance(text, str) else ""
+
+
+class Api:
+    """One connection pool to one data plane. httpx errors pass through: they are findings of the checks."""
+
+    def __init__(self, target: Target) -> None:
+        self._headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+        self._http = httpx.AsyncClient(
+            base_url=target.url,
+            verify=target.url.startswith("https:"),
+            timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, **options: Any) -> Reply:
+        return await self._request("GET", path, **options)
+
+    async def post(self, path: str, body: Any, **options: Any) -> Reply:
+        """`body` is sent as JSON, or as it is when it is bytes."""
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self._request("POST", path, content=content, **options)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        keyed: bool = True,
+        within: float = ANSWER_TIMEOUT,
+    ) -> Reply:
+        """The whole answer within so many seconds, however slowly it drips in, or httpx.ReadTimeout."""
+        request = self._http.build_request(
+            method,
+            path,
+            content=content,
+            headers=self._with_key(headers, keyed, content),
+            timeout=httpx.Timeout(within, connect=CONNECT_TIMEOUT),
+        )
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(within):
+                response, text = await self._exchange(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no answer within {within:g} s", request=request) from None
+        return Reply(
+            status=response.status_code,
+            headers={name.lower(): value for name, value in response.headers.items()},
+            body=_json_object(text),
+            text=text,
+            seconds=time.monotonic() - started,
+        )
+
+    async def _exchange(self, request: httpx.Request) -> tuple[httpx.Response, str]:
+        response = await self._http.send(request, stream=True)
+        try:
+            return response, (await _read(response)).decode("utf-8", "replace")
+        finally:
+            await response.aclose()
+
+    @asynccontextmanager
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
+        """The `data:` payloads of an SSE answer; leaving the block drops the connection.
+
+        Raises NodeProtocolError when the answer is no event stream.
+        """
+        content = msgspec.json.encode({**body, "stream": True})
+        headers = self._with_key(None, True, content)
+        async with self._http.stream("POST", path, content=content, headers=headers) as response:
+            kind = response.headers.get("content-type", "")
+            if response.status_code != 200 or not kind.startswith("text/event-stream"):
+                raise NodeProtocolError(
+                    f"a streamed request was answered {response.status_code} {kind}"
+                )
+            yield _payloads(response)
+
+    def _with_key(
+        self, headers: dict[str, str] | None, keyed: bool, content: bytes | None
+    ) -> dict[str, str]:
+        kind = {"Content-Type": "application/json"} if content is not None else {}
+        return kind | (self._headers if keyed else {}) | (headers or {})
+
+
+async def _read(response: httpx.Response) -> bytes:
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > MAX_BODY:
+            raise NodeProtocolError(f"an answer is larger than {MAX_BODY} bytes")
+    return bytes(data)
+
+
+async def _payloads(response: httpx.Response) -> AsyncIterator[str]:
+    # httpx.aiter_lines also splits at U+2028 and the like, which may stand inside JSON strings.
+    buffer = bytearray()
+    async for chunk in response.aiter_bytes():
+        buffer += chunk
+        *lines, rest = buffer.split(b"\n")
+        buffer = bytearray(rest)
+        if len(buffer) > MAX_LINE:
+            raise NodeProtocolError(f"an event is larger than {MAX_LINE} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip().decode("utf-8", "replace")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def first_choice(body: dict[str, Any]) -> dict[str, Any]:
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    return first if isinstance(first, dict) else {}
+
+
+class StreamedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    deltas: int
+    """Chunks with non-empty text: the role chunk of a chat stream is none."""
+    first_delta_seconds: float | None
+    finish_reasons: tuple[str, ...]
+    usage: dict[str, Any]
+    done: bool
+    """The stream ended with `[DONE]`."""
+    malformed: int
+    error: str | None
+    """Code of a terminal error event."""
+
+
+async def read_stream(api: Api, path: str, body: dict[str, Any]) -> StreamedAnswer:
+    """Read one streamed completion or chat completion to its end."""
+    started = time.monotonic()
+    texts: list[str] = []
+    finish: list[str] = []
+    usage: dict[str, Any] = {}
+    first: float | None = None
+    done, malformed, error = False, 0, None
+    async with api.events(path, body) as events:
+        async for payload in events:
+            if payload == "[DONE]":
+                done = True
+                continue
+            event = _json_object(payload)
+            malformed += not event
+            if isinstance(event.get("error"), dict):
+                error = str(event["error"].get("code"))
+            if isinstance(event.get("usage"), dict):
+                usage = event["usage"]
+            choice = first_choice(event)
+            if text := delta_text(choice):
+                first = time.monotonic() - started if first is None else first
+                texts.append(text)
+            if isinstance(choice.get("finish_reason"), str):
+                finish.append(choice["finish_reason"])
+    return StreamedAnswer(
+        text="".join(texts),
+        deltas=len(texts),
+        first_delta_seconds=first,
+        finish_reasons=tuple(finish),
+        usage=usage,
+        done=done,
+        malformed=malformed,
+        error=error,
+    )
+
+
+def delta_text(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+    return text if isinstance(text, str) else ""
+
+
+async def first_delta(events: AsyncIterator[str]) -> bool:
+    """Read up to the first text of a stream; False when it ended without any."""
+    async for payload in events:
+        if payload != "[DONE]" and delta_text(first_choice(_json_object(payload))):
+            return True
+    return False

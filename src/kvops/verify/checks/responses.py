@@ -1,0 +1,197 @@
+"""Are plain, streamed and multi-turn answers right in form, and do their token counts add up?"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kvops.verify.api import Reply, StreamedAnswer, read_stream
+from kvops.verify.check import Check, Outcome, Parameters, require, skip, warn
+from kvops.verify.context import Context
+from kvops.verify.judge import FINISH_REASONS, SEE_LOG, answer_faults, answered, usage_faults
+
+PROMPT = "The three primary colours are"
+QUESTION = [{"role": "user", "content": "Name a colour."}]
+SECRET = "7314"
+FACT = {"role": "user", "content": f"My locker code is {SECRET}. Please keep it in mind."}
+RECALL = {"role": "user", "content": "What is my locker code? Answer with the number."}
+SMALLEST_WINDOW = 384
+"""Tokens; the two turns need about a hundred, several hundred with a byte-level tokenizer."""
+
+
+class ShortParameters(Parameters):
+    max_tokens: int = Field(default=16, ge=2, le=512)
+
+
+async def short(context: Context, parameters: ShortParameters) -> Outcome:
+    limit = parameters.max_tokens
+    requests = {
+        "/v1/completions": context.completion(PROMPT, limit),
+        "/v1/chat/completions": context.chat(QUESTION, limit),
+    }
+    seen = {}
+    for path, body in requests.items():
+        reply = answered(await context.api.post(path, body), path)
+        faults = answer_faults(reply, limit)
+        require(
+            not faults,
+            observed=f"{path}: {'; '.join(faults)}",
+            expected="text, a finish_reason and a usage that adds up",
+            remedy="the node's answers are malformed: clients will bill and trim wrongly",
+            faults=faults,
+        )
+        seen[path] = {"usage": _counts(reply), "finish_reason": reply.choice["finish_reason"]}
+    return Outcome(
+        verdict="pass",
+        observed="; ".join(_in_words(entry["usage"]) for entry in seen.values()),
+        expected=f"prompt + completion = total, at most {limit} completion tokens",
+        unit="tokens",
+        n=len(seen),
+        evidence=seen,
+    )
+
+
+def _counts(reply: Reply) -> dict[str, int]:
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: reply.usage[name] for name in names}
+
+
+def _in_words(usage: dict[str, int]) -> str:
+    return "{prompt_tokens} + {completion_tokens} = {total_tokens}".format(**usage)
+
+
+class StreamParameters(Parameters):
+    max_tokens: int = Field(default=24, ge=2, le=512)
+
+
+async def stream(context: Context, parameters: StreamParameters) -> Outcome:
+    body = context.chat(QUESTION, parameters.max_tokens)
+    path = "/v1/chat/completions"
+    plain = answered(await context.api.post(path, body), path)
+    usage = {"stream_options": {"include_usage": True}}
+    streamed = await read_stream(context.api, path, body | usage)
+    faults = _stream_faults(streamed, parameters.max_tokens)
+    require(
+        not faults,
+        observed="; ".join(faults),
+        expected="text deltas, one finish_reason, a usage chunk, then [DONE]",
+        remedy="clients that wait for the missing part hang or lose tokens",
+        faults=faults,
+    )
+    same = streamed.text == plain.answer and streamed.usage == plain.usage | _cached(streamed)
+    _require_same(context, same, streamed, plain)
+    return Outcome(
+        verdict="pass",
+        observed=f"{streamed.deltas} deltas, first after {streamed.first_delta_seconds:.3f} s, text as unstreamed",
+        expected="first delta, usage, [DONE], the text of the unstreamed greedy answer",
+        n=2,
+        evidence={"deltas": streamed.deltas, "first_delta_seconds": streamed.first_delta_seconds},
+    )
+
+
+def _stream_faults(streamed: StreamedAnswer, max_tokens: int) -> list[str]:
+    faults = []
+    if streamed.error is not None:
+        faults.append(f"ended with error {streamed.error}")
+    if streamed.malformed:
+        faults.append(f"{streamed.malformed} events are no JSON object")
+    if streamed.first_delta_seconds is None:
+        faults.append("no text delta")
+    if len(streamed.finish_reasons) != 1 or streamed.finish_reasons[0] not in FINISH_REASONS:
+        faults.append(f"finish_reason {list(streamed.finish_reasons)}")
+    if not streamed.usage:
+        faults.append("no usage chunk, though stream_options.include_usage asked for it")
+    else:
+        faults += usage_faults(streamed.usage, max_tokens)
+    if not streamed.done:
+        faults.append("no [DONE] at the end")
+    return faults
+
+
+def _cached(streamed: StreamedAnswer) -> dict[str, object]:
+    """The second request may find more of its prompt in the prefix cache: that part may differ."""
+    key = "prompt_tokens_details"
+    return {key: streamed.usage[key]} if key in streamed.usage else {}
+
+
+def _require_same(context: Context, same: bool, streamed: StreamedAnswer, plain: Reply) -> None:
+    lengths = {"streamed_characters": len(streamed.text), "plain_characters": len(plain.answer)}
+    observed = "the streamed text or usage differs from the unstreamed greedy answer"
+    if not same and not context.is_kvops:
+        remedy = "this engine may batch the two differently; on a kvops node it would be a fault"
+        warn(observed=observed, expected="the same", remedy=remedy, **lengths)
+    require(same, observed=observed, expected="the same text", remedy=SEE_LOG, **lengths)
+
+
+class MultiTurnParameters(Parameters):
+    max_tokens: int = Field(default=24, ge=2, le=256)
+
+
+async def multi_turn(context: Context, parameters: MultiTurnParameters) -> Outcome:
+    window = context.facts.max_model_len
+    if window is not None and window < SMALLEST_WINDOW:
+        skip(f"two turns may not fit into a window of {window} tokens")
+    path, limit = "/v1/chat/completions", parameters.max_tokens
+    first = answered(await context.api.post(path, context.chat([FACT], limit)), "turn one")
+    history = [FACT, {"role": "assistant", "content": first.answer}, RECALL]
+    second = answered(await context.api.post(path, context.chat(history, limit)), "turn two")
+    for turn in (first, second):
+        faults = usage_faults(turn.usage, limit)
+        require(
+            not faults, observed="; ".join(faults), expected="usage that adds up", remedy=SEE_LOG
+        )
+    before, after = first.usage["prompt_tokens"], second.usage["prompt_tokens"]
+    evidence = {"prompt_tokens": [before, after], "recalled": SECRET in second.answer}
+    require(
+        after > before,
+        observed=f"{after} prompt tokens in turn two, {before} in turn one",
+        expected="the first turn is part of the second's prompt",
+        remedy="the node drops earlier turns: look at its over_length policy and chat template",
+        **evidence,
+    )
+    cached = _cached_tokens(second)
+    if cached == 0:
+        warn(
+            observed="turn two found nothing of turn one in the prefix cache",
+            expected="cached_tokens > 0",
+            remedy="is kv_cache.prefix_caching on, and turn one longer than a block?",
+            cached_tokens=0,
+            **evidence,
+        )
+    reuse = "cache use not exposed" if cached is None else f"{cached} from the cache"
+    return Outcome(
+        verdict="pass",
+        observed=f"prompt grew {before} → {after}, {reuse}",
+        expected="turn one in turn two's prompt, served from the cache",
+        unit="tokens",
+        n=2,
+        evidence=evidence | {"cached_tokens": cached},
+    )
+
+
+def _cached_tokens(reply: Reply) -> int | None:
+    details = reply.usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return cached if isinstance(cached, int) else None
+
+
+SHORT = Check(
+    id="resp.short",
+    title="Short answers",
+    purpose="A completion and a chat completion are well formed and their usage adds up.",
+    parameters=ShortParameters,
+    run=short,
+)
+STREAM = Check(
+    id="resp.stream",
+    title="Streamed answer",
+    purpose="A stream brings text, usage and [DONE], and the same greedy text as without streaming.",
+    parameters=StreamParameters,
+    run=stream,
+)
+MULTI_TURN = Check(
+    id="resp.multi_turn",
+    title="Two turns",
+    purpose="Turn one is in the context of turn two, and is served from the prefix cache.",
+    parameters=MultiTurnParameters,
+    run=multi_turn,
+)

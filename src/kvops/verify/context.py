@@ -1,0 +1,53 @@
+"""All that a check may touch: the data plane, the control plane's snapshots, and what the node said of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from kvops.telemetry.clients.base import NodeClient
+from kvops.telemetry.targets import Target
+from kvops.verify.api import Api
+from kvops.verify.facts import Facts
+from kvops.verify.prompts import PromptFitter
+
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Context:
+    target: Target
+    api: Api
+    node: NodeClient | None
+    """None where no control plane is known."""
+    facts: Facts
+
+    @property
+    def model(self) -> str:
+        return self.facts.model or "default"
+
+    @property
+    def is_kvops(self) -> bool:
+        return self.facts.engine == "kvops"
+
+    @property
+    def prompts(self) -> PromptFitter:
+        return PromptFitter(self.api, self.model)
+
+    def completion(self, prompt: str, max_tokens: int, **fields: Any) -> dict[str, Any]:
+        """The body of a greedy completion."""
+        base = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+        return base | fields
+
+    def chat(
+        self, messages: list[dict[str, str]], max_tokens: int, **fields: Any
+    ) -> dict[str, Any]:
+        """The body of a greedy chat completion."""
+        base = {"model": self.model, "messages": messages, "max_tokens": max_tokens}
+        return base | {"temperature": 0} | fields
+
+
+async def pause() -> None:
+    """Between two looks at a condition that is being waited for."""
+    await asyncio.sleep(POLL_SECONDS)
