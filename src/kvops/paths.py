@@ -47,7 +47,10 @@ def runs_dir() -> Path:
 
 def make_private(folder: Path) -> Path:
     """Make `folder` and its missing parents, each 0700."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkdir(parents=True) would make the parents with the default mode.
+    for path in [*reversed(folder.parents), folder]:
+        if not path.is_dir():
+            path.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
