@@ -166,31 +166,21 @@ def _details(model: StoredModel, parameters: int, spec: Any) -> dict[str, Any]:
 
 
 def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    kv = fields["kv_bytes_per_token"]
-    pulled = _when(fields["pulled_at"])
+    kv = {kind: format_bytes(count) for kind, count in fields["kv_bytes_per_token"].items()}
+    kv_sizes = f"{kv['float32']} in fp32, {kv['bfloat16']} in bf16"
+    heads = f"{fields['heads']}, {fields['kv_heads']} KV heads, head dim {fields['head_dim']}"
     lines = [
         ("name", fields["name"]),
         ("family", fields["family"]),
         ("parameters", format_count(fields["parameters"])),
         ("layers", str(fields["layers"])),
-        (
-            "heads",
-            f"{fields['heads']}, {fields['kv_heads']} KV heads, head dim {fields['head_dim']}",
-        ),
+        ("heads", heads),
         ("vocabulary", str(fields["vocab_size"])),
         ("context", f"{fields['max_context_length']} tokens"),
-        (
-            "KV per token",
-            f"{format_bytes(kv['float32'])} in fp32, {format_bytes(kv['bfloat16'])} in bf16",
-        ),
+        ("KV per token", kv_sizes),
         ("source", fields["source"]),
         ("revision", fields["revision"]),
-        (
-            "pulled",
-            "not pulled, read in place"
-            if pulled is None
-            else f"{datetime.fromtimestamp(pulled):%Y-%m-%d %H:%M}",
-        ),
+        ("pulled", _when(fields["pulled_at"])),
         ("path", fields["path"]),
     ]
     files = [
