@@ -122,6 +122,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish: FinishReason | None = None
     stop_token_id: int | None = None
+    """The sampled token that ended the request; it is generated, but not among `token_ids`."""
     cached_tokens: int = 0
     """Prompt tokens served from the prefix cache; set on the delta with the first token."""
     error: str = ""

@@ -1,0 +1,1 @@
+"""One decoder for the Llama, Mistral and Qwen families."""

@@ -1,0 +1,135 @@
+"""Attention in plain torch, for any device: the oracle that every kernel is tested against.
+
+Requests of one query length and similar context are gathered into one padded tensor and attended at once.
+Padding repeats a request's own last row: a row of somebody else's, even masked, could carry a NaN over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from kvops.node.engine.attention.base import KvCache, PagedBatch
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """N requests with t queries each, contexts padded to L."""
+
+    queries: Tensor
+    """[N * t] rows of the step's flattened tokens."""
+    rows: Tensor
+    """[N * kv_heads * L] rows of a layer's pool seen as `[rows, head_dim]`."""
+    mask: Tensor
+    """[N, 1, t, L]: 0 where a query may look, -inf elsewhere."""
+    requests: int
+
+
+class TorchAttention:
+    def __init__(self, cache: KvCache, sliding_window: int | None) -> None:
+        self._cache = cache
+        self._window = sliding_window
+
+    def begin(self, batch: PagedBatch) -> TorchAttentionStep:
+        starts = np.concatenate(([0], np.cumsum(batch.query_lengths)))
+        groups = [self._group(batch, members, starts) for members in _alike(batch)]
+        return TorchAttentionStep(self._cache, self._device(self._stored_rows(batch)), groups)
+
+    def _group(self, batch: PagedBatch, members: list[int], starts: Index) -> Group:
+        contexts = np.array([batch.context_lengths[member] for member in members])
+        length = batch.query_lengths[members[0]]
+        positions = np.minimum(np.arange(contexts.max()), contexts[:, None] - 1)
+        table = _padded([batch.block_tables[member] for member in members])
+        queries = starts[members][:, None] + np.arange(length)
+        mask = self._mask(contexts, length)
+        rows = self._rows(table, positions).swapaxes(1, 2)
+        return Group(self._device(queries), self._device(rows), self._device(mask), len(members))
+
+    def _mask(self, contexts: Index, length: int) -> NDArray[np.float32]:
+        key = np.arange(contexts.max())
+        query = (contexts[:, None] - length + np.arange(length))[:, :, None]
+        visible = key <= query
+        if self._window is not None:
+            visible &= key > query - self._window
+        return np.where(visible, np.float32(0), np.float32(-np.inf))[:, None]
+
+    def _stored_rows(self, batch: PagedBatch) -> Index:
+        """[T * kv_heads] pool rows of this step's tokens."""
+        parts = []
+        for length, context, table in zip(
+            batch.query_lengths, batch.context_lengths, batch.block_tables, strict=True
+        ):
+            positions = np.arange(context - length, context)
+            parts.append(self._rows(np.array([table]), positions[None])[0])
+        return np.concatenate(parts)
+
+    def _rows(self, table: Index, positions: Index) -> Index:
+        """`[N, L]` positions through `[N, blocks]` tables to `[N, L, kv_heads]` pool rows."""
+        _, _, heads, size, _ = self._cache.keys.shape
+        blocks = np.take_along_axis(table, positions // size, axis=1)
+        return (blocks[..., None] * heads + np.arange(heads)) * size + (positions % size)[..., None]
+
+    def _device(self, array: NDArray[np.generic]) -> Tensor:
+        keys = self._cache.keys
+        flat = array if array.dtype == np.float32 else np.ascontiguousarray(array).reshape(-1)
+        tensor = torch.from_numpy(flat)
+        return tensor.to(keys.device, keys.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+class TorchAttentionStep:
+    def __init__(self, cache: KvCache, stored_rows: Tensor, groups: Sequence[Group]) -> None:
+        self._head_dim = cache.keys.shape[-1]
+        self._kv_heads = cache.keys.shape[2]
+        self._keys = [layer.view(-1, self._head_dim) for layer in cache.keys]
+        self._values = [layer.view(-1, self._head_dim) for layer in cache.values]
+        self._stored_rows = stored_rows
+        self._groups = groups
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        self._keys[layer].index_copy_(0, self._stored_rows, keys.reshape(-1, self._head_dim))
+        self._values[layer].index_copy_(0, self._stored_rows, values.reshape(-1, self._head_dim))
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        if len(self._groups) == 1:
+            return self._attend_group(layer, self._groups[0], queries)
+        out = torch.empty_like(queries)
+        for group in self._groups:
+            out[group.queries] = self._attend_group(layer, group, queries[group.queries])
+        return out
+
+    def _attend_group(self, layer: int, group: Group, queries: Tensor) -> Tensor:
+        """[N * t, heads, head_dim] to the same."""
+        heads = queries.shape[1]
+        query = queries.view(group.requests, -1, heads, self._head_dim).transpose(1, 2)
+        pooled = (group.requests, self._kv_heads, -1, self._head_dim)
+        keys = self._keys[layer].index_select(0, group.rows).view(pooled)
+        values = self._values[layer].index_select(0, group.rows).view(pooled)
+        out = functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=group.mask, enable_gqa=heads != self._kv_heads
+        )
+        return out.transpose(1, 2).reshape(-1, heads, self._head_dim)
+
+
+def _alike(batch: PagedBatch) -> list[list[int]]:
+    """Requests by query length and power-of-two context, so that padding at most doubles the work."""
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, (length, context) in enumerate(
+        zip(batch.query_lengths, batch.context_lengths, strict=True)
+    ):
+        alone = index if length > 1 else -1
+        groups[alone, context.bit_length()].append(index)
+    return list(groups.values())
+
+
+def _padded(tables: list[list[int]]) -> Index:
+    width = max(map(len, tables))
+    return np.array([table + [0] * (width - len(table)) for table in tables], dtype=np.int64)

@@ -1,0 +1,244 @@
+"""The engine: takes token ids in, gives token ids out, one step at a time. Owns pool, scheduler and runner.
+
+Every request that is added ends in exactly one delta with a finish reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+from kvops.node.engine.block_pool import BlockPool
+from kvops.node.engine.kv_map import kv_map
+from kvops.node.engine.loading import Loaded, Progress, load
+from kvops.node.engine.memory import peak_of
+from kvops.node.engine.request import Request
+from kvops.node.engine.sampler import Sample
+from kvops.node.engine.scheduler import Batch, Counters, Scheduler
+from kvops.node.sampling import SamplingParams
+from kvops.node.wire import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    Start,
+    StepDone,
+    Submit,
+    TokenDelta,
+)
+from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
+
+_WARM_UP_PROMPT = 512
+_WARM_UP_TOKENS = 4
+
+
+class Engine:
+    def __init__(self, loaded: Loaded, start: Start) -> None:
+        self.info: EngineInfo = loaded.info
+        self._runner = loaded.runner
+        self._accounts = loaded.accounts
+        self._pool = BlockPool(
+            loaded.info.pool_blocks, start.pool.block_size, prefix_caching=start.pool.prefix_caching
+        )
+        self._scheduler = Scheduler(
+            self._pool, start.max_batch_size, start.max_batched_tokens, start.pool.watermark
+        )
+        self._outbox: list[TokenDelta] = []
+        """Ends of requests that no step brought about: refused or cancelled."""
+        self._arrivals = 0
+        self._steps = 0
+        self._last_step_at: float | None = None
+        self._violations = 0
+
+    @classmethod
+    def load(cls, start: Start, progress: Progress) -> Engine:
+        """Load and warm up. Raises ConfigError, NodeStartError or a ModelError."""
+        engine = cls(load(start, progress), start)
+        began = time.perf_counter()
+        engine._warm_up(start.max_batched_tokens)
+        progress("warm-up generation", f"{time.perf_counter() - began:.1f} s")
+        return engine
+
+    def add(self, submit: Submit) -> None:
+        """Queue a request. One that can never be served ends with an error delta in the next step."""
+        fault = self._fault(submit)
+        if fault:
+            self._outbox.append(
+                TokenDelta(request_id=submit.request_id, finish="error", error=fault)
+            )
+            return
+        self._scheduler.add(Request.from_submit(submit, self._arrivals))
+        self._arrivals += 1
+
+    def cancel(self, request_id: str) -> None:
+        """End a request and free its blocks at once; one that has ended already is left alone."""
+        if self._scheduler.cancel(request_id):
+            self._outbox.append(TokenDelta(request_id=request_id, finish="cancelled"))
+
+    def has_work(self) -> bool:
+        return bool(self._outbox) or self._scheduler.has_work()
+
+    def step(self) -> StepDone:
+        """Compute the next batch, if there is one, and tell what became of the requests."""
+        began = time.perf_counter()
+        deltas, self._outbox = self._outbox, []
+        batch = self._scheduler.schedule()
+        if batch.chunks:
+            deltas += self._record(batch, self._runner.run(batch))
+            self._steps += 1
+            self._last_step_at = time.time()
+        return StepDone(
+            seconds=time.perf_counter() - began,
+            started=tuple(request.request_id for request in batch.started),
+            deltas=tuple(deltas),
+            prefill_tokens=sum(chunk.length for chunk in batch.prefills),
+            decode_tokens=len(batch.decodes),
+        )
+
+    def stats(self) -> EngineStats:
+        now = time.monotonic()
+        pool, size = self._pool, self.info.bytes_per_block
+        return EngineStats(
+            at=time.time(),
+            steps=self._steps,
+            last_step_at=self._last_step_at,
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            kv=self._kv_usage(),
+            prefix_cache=self._prefix_cache(),
+            memory=self._accounts.ledger(kv_used=pool.used * size, kv_cached=pool.cached * size),
+            requests=tuple(request.row(now) for request in self._scheduler),
+            tenant_blocks=self._tenant_blocks(),
+            invariant_violations=self._violations,
+        )
+
+    def kv_map(self, cells: int) -> KvMap:
+        """The pool drawn with at most `cells` letters."""
+        return kv_map(self._pool, cells)
+
+    def flush_prefix_cache(self) -> int:
+        """Forget cached prefixes; how many blocks became free."""
+        return self._pool.flush()
+
+    def check(self) -> list[str]:
+        """Faults of the block pool, in words. They are counted."""
+        faults = self._scheduler.check()
+        self._violations += len(faults)
+        return faults
+
+    def _fault(self, submit: Submit) -> str:
+        """Why the request can never be served; empty if it can."""
+        prompt, params = submit.prompt_token_ids, submit.params
+        vocabulary, limit = self.info.spec.vocab_size, self.info.max_model_len
+        if submit.request_id in self._scheduler:
+            return f"request id {submit.request_id!r} is in use"
+        if not prompt:
+            return "the prompt has no tokens"
+        if params.max_tokens < 1:
+            return f"max_tokens is {params.max_tokens}, must be at least 1"
+        if len(prompt) + params.max_tokens > limit:
+            return f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} exceed the limit of {limit} tokens"
+        ids = (min(prompt), max(prompt), *params.logit_bias, *params.stop_token_ids)
+        if not all(0 <= token < vocabulary for token in ids):
+            return f"a token id is outside the vocabulary of {vocabulary}"
+        return ""
+
+    def _record(self, batch: Batch, samples: list[Sample]) -> list[TokenDelta]:
+        deltas, following = [], iter(samples)
+        for chunk in batch.chunks:
+            samples_now = chunk.samples
+            self._scheduler.computed(chunk)
+            if samples_now:
+                deltas.append(self._advance(chunk.request, next(following)))
+        return deltas
+
+    def _advance(self, request: Request, sample: Sample) -> TokenDelta:
+        """Append the sampled token to its request, and end the request where that is due."""
+        first = request.first_token_at is None
+        if first:
+            request.first_token_at = time.monotonic()
+        finish = self._finish_reason(request, sample)
+        stopped = finish == "stop"
+        kept = sample.token is not None and not stopped
+        if kept and sample.token is not None:
+            request.tokens.append(sample.token)
+        if finish == "error":
+            self._scheduler.disown(request)
+        if finish is not None:
+            self._scheduler.finish(request)
+        return TokenDelta(
+            request_id=request.request_id,
+            token_ids=(sample.token,) if kept and sample.token is not None else (),
+            logprobs=(sample.logprobs,) if kept and sample.logprobs is not None else (),
+            finish=finish,
+            stop_token_id=sample.token if stopped else None,
+            cached_tokens=request.cached_tokens if first else 0,
+            error="the model gave no finite number for the next token" if finish == "error" else "",
+        )
+
+    def _finish_reason(self, request: Request, sample: Sample) -> FinishReason | None:
+        if sample.token is None:
+            return "error"
+        if self._runner.sampler.stops(request, sample.token):
+            return "stop"
+        return "length" if request.generated + 1 == request.params.max_tokens else None
+
+    def _kv_usage(self) -> KvUsage:
+        pool = self._pool
+        held = pool.used * pool.block_size
+        running = self._scheduler.running
+        unused = sum(
+            len(request.table) * pool.block_size - len(request.tokens) for request in running
+        )
+        return KvUsage(
+            block_size=pool.block_size,
+            total_blocks=pool.total,
+            used_blocks=pool.used,
+            cached_blocks=pool.cached,
+            free_blocks=pool.free,
+            bytes_per_block=self.info.bytes_per_block,
+            waste_ratio=max(0, unused) / held if held else 0.0,
+            evictions=pool.evictions,
+            preemptions=self._scheduler.counters.preemptions,
+        )
+
+    def _prefix_cache(self) -> PrefixCache:
+        counters = self._scheduler.counters
+        return PrefixCache(
+            enabled=self._pool.prefix_caching,
+            query_tokens=counters.query_tokens,
+            hit_tokens=counters.hit_tokens,
+            granularity_tokens=self._pool.block_size,
+        )
+
+    def _tenant_blocks(self) -> dict[str, int]:
+        held: dict[str, set[int]] = defaultdict(set)
+        for request in self._scheduler.running:
+            held[request.tenant].update(request.table)
+        return {tenant: len(blocks) for tenant, blocks in held.items()}
+
+    def _warm_up(self, max_batched_tokens: int) -> None:
+        """A real generation, so that the first client meets no cold path; it leaves no trace but its memory peak."""
+        room = self.info.max_model_len - _WARM_UP_TOKENS
+        length = max(1, min(_WARM_UP_PROMPT, max_batched_tokens, room))
+        params = SamplingParams(
+            max_tokens=min(_WARM_UP_TOKENS, self.info.max_model_len - length),
+            temperature=0,
+            ignore_eos=True,
+        )
+        prompt = tuple(index % self.info.spec.vocab_size for index in range(length))
+        self.add(
+            Submit(
+                request_id="warm-up", prompt_token_ids=prompt, params=params, tenant="", salt=b""
+            )
+        )
+        activations = peak_of(self._accounts.device, self._drain)
+        self._accounts = replace(self._accounts, activations=activations)
+        self._pool.flush()
+        self._pool.evictions = 0
+        self._scheduler.counters = Counters()
+        self._steps = 0
+
+    def _drain(self) -> None:
+        while self.has_work():
+            self.step()
