@@ -1,12 +1,189 @@
-"""`kvops load`."""
+"""`kvops load`: scenarios against a node, one folder a run.
+
+Exit codes of `run`: 0 all as expected, 1 an expectation failed, 2 usage, 3 inconclusive, 4 node unreachable,
+130 interrupted with partial results kept.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from kvops.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvops.load.launcher import Progress
+    from kvops.load.runs import Run
+
+app = typer.Typer(
+    no_args_is_help=True, help="Run load and recall scenarios, and show what they found."
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LINE_EVERY = 5.0
 
 
-@app.callback()
-def _group() -> None:
-    pass
+@app.command("list")
+def list_scenarios(as_json: Json = False) -> None:
+    """The scenarios, what each is for, and its options."""
+    from kvops.load import scenarios
+
+    found = [scenarios.find(name) for name in scenarios.names()]
+    if as_json:
+        typer.echo(
+            json.dumps([one.model_dump(mode="json", exclude={"path"}) for one in found], indent=2)
+        )
+        return
+    for one in found:
+        typer.echo(f"{one.name}  (users {one.users})\n  {one.purpose}")
+        for name, option in one.options.items():
+            default = "" if option.default is None else f"  [{_text(option.default)}]"
+            typer.echo(f"    --{name.replace('_', '-')}{default}\n        {option.help}")
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Each scenario has options of its own: kvops load list.",
+)
+def run(
+    context: typer.Context,
+    scenario: Annotated[str, typer.Argument(help="See kvops load list.")],
+    node: Annotated[
+        str | None, typer.Option(help="Node name or URL; default: the only local node.")
+    ] = None,
+    users: Annotated[int | None, typer.Option(min=1, max=10_000, help="Users at once.")] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="End the run after this time, e.g. 60s.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of all that is random; default: a new one, recorded.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's folder.")] = None,
+    allow_remote: Annotated[
+        list[str] | None, typer.Option(help="Host, not this machine, that may be loaded.")
+    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File with the API key.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the admin token.")] = None,
+    control_url: Annotated[
+        str | None, typer.Option(help="Control plane of a node given by URL.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run SCENARIO against a node. The scenario's own options follow as --name value."""
+    import secrets
+
+    from kvops.load import launcher, scenarios
+    from kvops.telemetry import targets
+
+    chosen = scenarios.find(scenario)
+    options = chosen.parse(context.args)
+    bound = chosen.duration if duration is None else _seconds(duration)
+    target = targets.resolve(
+        node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    )
+    launcher.check_target(target.url, allow_remote or ())
+    plan = launcher.Plan(
+        scenario=chosen,
+        target=target,
+        options=options,
+        users=users or chosen.users,
+        duration=bound,
+        seed=secrets.randbelow(10**6) if seed is None else seed,
+        out=out,
+    )
+    with _Display() as display:
+        made = launcher.run(plan, display.update)
+    raise typer.Exit(_report(made, as_json))
+
+
+@app.command()
+def show(
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Id, start of an id, or folder.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a run again; the latest by default. Exits as the run itself did."""
+    from kvops.load import runs
+
+    raise typer.Exit(_report(runs.find(run_id), as_json))
+
+
+def _report(made: Run, as_json: bool) -> int:
+    from rich.console import Console
+
+    from kvops.load.reports import base, summary
+
+    data = base.read(made)
+    if as_json:
+        typer.echo(json.dumps(summary.as_json(data), indent=2, allow_nan=False))
+    else:
+        Console().print(summary.render(data))
+    return (
+        130 if made.info.status == "interrupted" else base.EXIT_CODES[summary.judge(data).outcome]
+    )
+
+
+class _Display:
+    """The running line: in place on a terminal, every few seconds elsewhere. Goes to stderr."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True)
+        self._live = (
+            Live("starting", console=console, transient=True) if console.is_terminal else None
+        )
+        self._last = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, progress: Progress) -> None:
+        if self._live is not None:
+            self._live.update(_line(progress))
+        elif time.monotonic() - self._last >= LINE_EVERY:
+            self._last = time.monotonic()
+            typer.echo(_line(progress), err=True)
+            sys.stderr.flush()
+
+
+def _line(progress: Progress) -> str:
+    from kvops.load.reports.cells import seconds
+    from kvops.load.statistics import summarize
+    from kvops.units import format_duration
+
+    total = summarize(progress.records)
+    flight = "" if progress.client is None else f", {progress.client.in_flight} in flight"
+    first = seconds(total.ttft.p50, total.ttft)
+    return (
+        f"{format_duration(progress.elapsed)}: {total.requests} requests, {total.failed} failed{flight}, "
+        f"first token p50 {first}"
+    )
+
+
+def _seconds(text: str) -> float:
+    from kvops.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--duration {text}: {error}", hint="for example --duration 60s"
+        ) from error
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

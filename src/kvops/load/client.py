@@ -16,13 +16,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvops.load.exchange import (
+    Exchange,
+    classify,
+    status_class,
+    take_choice,
+    take_error,
+    take_event,
+)
 from kvops.load.records import ErrorClass
-from kvops.load.sse import EventReader, LineTooLong
+from kvops.load.sse import EventReader
 
 READ_SIZE = 65536
 MAX_STREAM = 64 * 2**20
 MAX_ANSWER = 8 * 2**20
-MAX_MESSAGE = 300
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -34,47 +41,6 @@ class Timeouts(msgspec.Struct, frozen=True):
     stall: float = 120.0
     """Between two reads after the first token."""
     total: float = 900.0
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Token counts as the server reports them; None is not reported."""
-
-    prompt: int | None = None
-    completion: int | None = None
-    cached: int | None = None
-    truncated: int | None = None
-
-
-class Exchange(msgspec.Struct, kw_only=True):
-    """One request and what came back. Durations in seconds from the moment the request was written."""
-
-    t_send: float = 0.0
-    """Unix seconds."""
-    connect: float | None = None
-    deltas: list[float] = []
-    """Arrival of each non-empty content delta."""
-    e2e: float = 0.0
-    """Close of the stream."""
-    status: int | None = None
-    headers: dict[str, str] = {}
-    """Names in lower case."""
-    text: str = ""
-    finish_reason: str | None = None
-    usage: Usage = Usage()
-    done: bool = False
-    """The terminal `[DONE]` came."""
-    error_class: ErrorClass | None = None
-    message: str = ""
-    error: dict[str, Any] = {}
-    """The error object of the answer or of the stream."""
-
-    @property
-    def ttft(self) -> float | None:
-        return self.deltas[0] if self.deltas else None
-
-    @property
-    def gaps(self) -> tuple[float, ...]:
-        return tuple(round(b - a, 6) for a, b in zip(self.deltas, self.deltas[1:], strict=False))
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -128,14 +94,14 @@ class Client:
         return Answer(response.status, data)
 
     def complete(
-        self, path: str, body: dict[str, Any] | bytes, into: Exchange | None = None
+        self, path: str, body: dict[str, Any] | bytes | None, into: Exchange | None = None
     ) -> Exchange:
-        """POST `body` (bytes go out as they are) and read the stream, or the error, to its end.
+        """POST `body` (bytes go out as they are; None is a GET) and read the stream, or the error, to its end.
 
         Never raises for what the network or the server does: `error_class` says it. `into` is filled as the
         answer arrives, so that a caller that is stopped half-way still has what came.
         """
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         exchange = into or Exchange()
         exchange.t_send = time.time()
         start = time.perf_counter()
@@ -154,7 +120,7 @@ class Client:
                 self._timeouts,
             )
         except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
-            _classify(exchange, error)
+            classify(exchange, error)
         finally:
             exchange.e2e = time.perf_counter() - start
             connection.close()
@@ -190,7 +156,7 @@ class _Deadline:
 
 
 def _converse(
-    connection: http.client.HTTPConnection, path: str, data: bytes, headers: dict[str, str],
+    connection: http.client.HTTPConnection, path: str, data: bytes | None, headers: dict[str, str],
     exchange: Exchange, start: float, timeouts: Timeouts,
 ) -> None:  # fmt: skip
     sock: socket.socket = connection.sock
@@ -199,7 +165,7 @@ def _converse(
         deadline.arm(started=False)
         # A server may refuse a large body and answer before it has read all of it.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.request("POST", path, data, headers)
+            connection.request("GET" if data is None else "POST", path, data, headers)
         response = connection.getresponse()
         exchange.status = response.status
         exchange.headers = {name.lower(): value for name, value in response.getheaders()}
@@ -233,51 +199,10 @@ def _read_stream(
         if size > MAX_STREAM:
             raise ValueError(f"the stream is over {MAX_STREAM} bytes")
         for event in reader.feed(chunk):
-            _take_event(event, at, exchange)
+            take_event(event, at, exchange)
     if exchange.error_class is None and not exchange.done:
         exchange.error_class = ErrorClass.STREAM_TRUNCATED
         exchange.message = "the stream ended without [DONE]"
-
-
-def _take_event(event: bytes, at: float, exchange: Exchange) -> None:
-    if event == b"[DONE]":
-        exchange.done = True
-        return
-    answer = msgspec.json.decode(event)
-    if not isinstance(answer, dict):
-        raise ValueError("an event of the stream is no JSON object")
-    if answer.get("error"):
-        _take_error(answer, exchange)
-        exchange.error_class = ErrorClass.STREAM_ERROR_EVENT
-    elif _take_choice(answer, exchange):
-        exchange.deltas.append(at)
-
-
-def _take_choice(answer: dict[str, Any], exchange: Exchange) -> bool:
-    """Whether the first choice brought content: a role, an empty delta or a usage event did not."""
-    if isinstance(answer.get("usage"), dict):
-        exchange.usage = _usage(answer["usage"])
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False
-    choice = choices[0]
-    exchange.finish_reason = choice.get("finish_reason") or exchange.finish_reason
-    content = _content(choice)
-    exchange.text += content
-    return bool(content)
-
-
-def _content(choice: dict[str, Any]) -> str:
-    message = choice.get("delta") or choice.get("message") or {}
-    parts = (message.get("reasoning_content"), message.get("content"), choice.get("text"))
-    return "".join(part for part in parts if isinstance(part, str))
-
-
-def _usage(usage: dict[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details") or {}
-    wanted = (usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"),
-              usage.get("truncated_tokens"))  # fmt: skip
-    return Usage(*(value if isinstance(value, int) else None for value in wanted))
 
 
 def _read_answer(
@@ -293,63 +218,11 @@ def _read_answer(
     except msgspec.DecodeError:
         answer = None
     if status >= 400:
-        _take_error(answer, exchange)
-        exchange.error_class = _status_class(status, str(exchange.error.get("code", "")))
+        take_error(answer, exchange)
+        exchange.error_class = status_class(status, str(exchange.error.get("code", "")))
         exchange.message = exchange.message or f"HTTP {status}"
     elif isinstance(answer, dict):
         exchange.done = True
-        _take_choice(answer, exchange)  # a plain answer has no first token to time
+        take_choice(answer, exchange)  # a plain answer has no first token to time
     else:
         raise ValueError(f"HTTP {status} with a body that is no JSON object")
-
-
-def _take_error(answer: Any, exchange: Exchange) -> None:
-    error = answer.get("error") if isinstance(answer, dict) else None
-    exchange.error = error if isinstance(error, dict) else {}
-    exchange.message = str(exchange.error.get("message") or error or "")[:MAX_MESSAGE]
-
-
-_STATUS_CLASSES = {
-    401: ErrorClass.HTTP_401_403,
-    403: ErrorClass.HTTP_401_403,
-    408: ErrorClass.HTTP_408,
-    413: ErrorClass.HTTP_413,
-    429: ErrorClass.HTTP_429,
-    503: ErrorClass.HTTP_503,
-}
-
-
-def _status_class(status: int, code: str) -> ErrorClass:
-    if status == 400:
-        return (
-            ErrorClass.HTTP_400_CONTEXT_LENGTH
-            if code == "context_length_exceeded"
-            else ErrorClass.HTTP_400_OTHER
-        )
-    if status == 404:
-        return ErrorClass.HTTP_404_MODEL if code == "model_not_found" else ErrorClass.HTTP_404_OTHER
-    fallback = ErrorClass.HTTP_5XX_OTHER if status >= 500 else ErrorClass.HTTP_4XX_OTHER
-    return _STATUS_CLASSES.get(status, fallback)
-
-
-def _classify(exchange: Exchange, error: Exception) -> None:
-    exchange.message = exchange.message or f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
-    exchange.error_class = exchange.error_class or _exception_class(exchange, error)
-
-
-def _exception_class(exchange: Exchange, error: Exception) -> ErrorClass:
-    match error:
-        case ssl.SSLError():
-            return ErrorClass.TLS
-        case ConnectionRefusedError():
-            return ErrorClass.CONNECT_REFUSED
-        case TimeoutError():
-            return ErrorClass.CONNECT_TIMEOUT
-        case http.client.IncompleteRead() | ConnectionError() if exchange.status is not None:
-            return ErrorClass.STREAM_TRUNCATED
-        case ConnectionError() | http.client.RemoteDisconnected():
-            return ErrorClass.CONNECTION_RESET
-        case OSError():
-            return ErrorClass.CONNECT_REFUSED
-        case LineTooLong() | _:
-            return ErrorClass.BAD_ANSWER

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -144,48 +144,39 @@ class JsonLines:
         self.close()
 
 
-_RECORD = msgspec.json.Decoder(RequestRecord)
-_SAMPLE = msgspec.json.Decoder(ClientSample)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Tail:
+class Tail(Generic[T]):
     """The whole lines of a growing file since the last look; a line still being written waits."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self._path, self._decoder = path, msgspec.json.Decoder(kind)
         self._offset = 0
 
-    def lines(self) -> list[bytes]:
+    def new(self) -> list[T]:
+        """Raises LoadRunError on a line that is not of the kind."""
+        try:
+            return [self._decoder.decode(line) for line in self._lines()]
+        except msgspec.DecodeError as error:
+            raise LoadRunError(f"{self._path} holds a broken line: {error}") from error
+
+    def _lines(self) -> list[bytes]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                whole, end, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
             return []
-        whole, _, _ = data.rpartition(b"\n")
-        self._offset += len(whole) + 1 if whole else 0
+        self._offset += len(whole) + len(end)
         return whole.split(b"\n") if whole else []
-
-    def records(self) -> Iterator[RequestRecord]:
-        """Raises LoadRunError on a line that is no record."""
-        for line in self.lines():
-            try:
-                yield _RECORD.decode(line)
-            except msgspec.DecodeError as error:
-                raise LoadRunError(
-                    f"{self._path} holds a line that is no request record: {error}"
-                ) from error
 
 
 def read_records(folder: Path) -> list[RequestRecord]:
     """All records of a run, in the order they ended. Raises LoadRunError."""
-    return list(Tail(folder / REQUESTS_FILE).records())
+    return Tail(folder / REQUESTS_FILE, RequestRecord).new()
 
 
 def read_client(folder: Path) -> list[ClientSample]:
     """Raises LoadRunError."""
-    path = folder / CLIENT_FILE
-    try:
-        return [_SAMPLE.decode(line) for line in Tail(path).lines()]
-    except msgspec.DecodeError as error:
-        raise LoadRunError(f"{path} holds a line that is no client sample: {error}") from error
+    return Tail(folder / CLIENT_FILE, ClientSample).new()

@@ -1,0 +1,150 @@
+"""One request and what came back: filled from the events and error objects of an OpenAI-style answer.
+
+Tokens are what the server's usage says, never the number of chunks.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from typing import Any
+
+import msgspec
+
+from kvops.load.records import ErrorClass
+
+MAX_MESSAGE = 300
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts as the server reports them; None is not reported."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    cached: int | None = None
+    truncated: int | None = None
+
+
+class Exchange(msgspec.Struct, kw_only=True):
+    """One request and what came back. Durations in seconds from the moment the request was written."""
+
+    t_send: float = 0.0
+    """Unix seconds."""
+    connect: float | None = None
+    deltas: list[float] = []
+    """Arrival of each non-empty content delta."""
+    e2e: float = 0.0
+    """Close of the stream."""
+    status: int | None = None
+    headers: dict[str, str] = {}
+    """Names in lower case."""
+    text: str = ""
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    done: bool = False
+    """The terminal `[DONE]` came."""
+    error_class: ErrorClass | None = None
+    message: str = ""
+    error: dict[str, Any] = {}
+    """The error object of the answer or of the stream."""
+
+    @property
+    def ttft(self) -> float | None:
+        return self.deltas[0] if self.deltas else None
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        return tuple(round(b - a, 6) for a, b in zip(self.deltas, self.deltas[1:], strict=False))
+
+
+def take_event(event: bytes, at: float, exchange: Exchange) -> None:
+    if event == b"[DONE]":
+        exchange.done = True
+        return
+    answer = msgspec.json.decode(event)
+    if not isinstance(answer, dict):
+        raise ValueError("an event of the stream is no JSON object")
+    if answer.get("error"):
+        take_error(answer, exchange)
+        exchange.error_class = ErrorClass.STREAM_ERROR_EVENT
+    elif take_choice(answer, exchange):
+        exchange.deltas.append(at)
+
+
+def take_choice(answer: dict[str, Any], exchange: Exchange) -> bool:
+    """Whether the first choice brought content: a role, an empty delta or a usage event did not."""
+    if isinstance(answer.get("usage"), dict):
+        exchange.usage = _usage(answer["usage"])
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return False
+    choice = choices[0]
+    exchange.finish_reason = choice.get("finish_reason") or exchange.finish_reason
+    content = _content(choice)
+    exchange.text += content
+    return bool(content)
+
+
+def _content(choice: dict[str, Any]) -> str:
+    message = choice.get("delta") or choice.get("message") or {}
+    parts = (message.get("reasoning_content"), message.get("content"), choice.get("text"))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details") or {}
+    wanted = (usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"),
+              usage.get("truncated_tokens"))  # fmt: skip
+    return Usage(*(value if isinstance(value, int) else None for value in wanted))
+
+
+def take_error(answer: Any, exchange: Exchange) -> None:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    exchange.error = error if isinstance(error, dict) else {}
+    exchange.message = str(exchange.error.get("message") or error or "")[:MAX_MESSAGE]
+
+
+_STATUS_CLASSES = {
+    401: ErrorClass.HTTP_401_403,
+    403: ErrorClass.HTTP_401_403,
+    408: ErrorClass.HTTP_408,
+    413: ErrorClass.HTTP_413,
+    429: ErrorClass.HTTP_429,
+    503: ErrorClass.HTTP_503,
+}
+
+
+def status_class(status: int, code: str) -> ErrorClass:
+    if status == 400:
+        return (
+            ErrorClass.HTTP_400_CONTEXT_LENGTH
+            if code == "context_length_exceeded"
+            else ErrorClass.HTTP_400_OTHER
+        )
+    if status == 404:
+        return ErrorClass.HTTP_404_MODEL if code == "model_not_found" else ErrorClass.HTTP_404_OTHER
+    fallback = ErrorClass.HTTP_5XX_OTHER if status >= 500 else ErrorClass.HTTP_4XX_OTHER
+    return _STATUS_CLASSES.get(status, fallback)
+
+
+def classify(exchange: Exchange, error: Exception) -> None:
+    exchange.message = exchange.message or f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+    exchange.error_class = exchange.error_class or _exception_class(exchange, error)
+
+
+def _exception_class(exchange: Exchange, error: Exception) -> ErrorClass:
+    match error:
+        case ssl.SSLError():
+            return ErrorClass.TLS
+        case ConnectionRefusedError():
+            return ErrorClass.CONNECT_REFUSED
+        case TimeoutError():
+            return ErrorClass.CONNECT_TIMEOUT
+        case http.client.IncompleteRead() | ConnectionError() if exchange.status is not None:
+            return ErrorClass.STREAM_TRUNCATED
+        case ConnectionError() | http.client.RemoteDisconnected():
+            return ErrorClass.CONNECTION_RESET
+        case OSError():
+            return ErrorClass.CONNECT_REFUSED
+        case _:
+            return ErrorClass.BAD_ANSWER

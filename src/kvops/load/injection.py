@@ -1,0 +1,170 @@
+"""What the oversize scenario throws at a node, and which answers are right for each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kvops.load.exchange import Exchange
+from kvops.load.records import ErrorClass
+
+FIRST_ID, LAST_ID = 100, 300
+"""Token ids that every vocabulary has; a prompt of ids is as long as it says, whatever the tokenizer."""
+NESTING = 20_000
+CANARY = "Say hello."
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One injection. `judge` says what is wrong with an answer, or None."""
+
+    name: str
+    body: Callable[[], bytes]
+    judge: Callable[[Exchange], str | None]
+    expects: str
+    """For readers."""
+    prompt_tokens: int | None = None
+    """Of a prompt that the node must accept and compute."""
+
+
+def length_cases(model: str, limit: int, *, seed: int) -> list[Case]:
+    """`limit` is the longest prompt + output of the node, tokens; each prompt here asks for one token."""
+
+    def ids(name: str, total: int) -> Callable[[], bytes]:
+        return lambda: _completion(model, _token_ids(f"{seed} {name}", total - 1))
+
+    counted, over = (
+        "200, every token counted",
+        "400 context_length_exceeded, or a marked truncation",
+    )
+    return [
+        Case("limit-1", ids("limit-1", limit - 1), _accepts(limit - 2), counted, limit - 2),
+        Case("limit", ids("limit", limit), _accepts(limit - 1), counted, limit - 1),
+        Case("limit+1", ids("limit+1", limit + 1), _refuses_length(limit), over),
+        Case("2x limit", ids("2x limit", 2 * limit), _refuses_length(limit), over),
+    ]
+
+
+def broken_cases(model: str, body_bytes: int) -> list[Case]:
+    def text(prompt: Any, **fields: Any) -> Callable[[], bytes]:
+        return lambda: _completion(model, prompt, **fields)
+
+    return [
+        Case(
+            "huge body",
+            lambda: _completion(model, "x " * (body_bytes // 2)),
+            _refuses(413, 400),
+            "413 too_large",
+        ),
+        Case("malformed JSON", lambda: b'{"model": "', _refuses(400), "400 invalid_request"),
+        Case("not an object", lambda: b"[1, 2, 3]", _refuses(400, 422), "400 invalid_request"),
+        Case("not UTF-8", lambda: b'{"model": "\xff\xfe"}', _refuses(400), "400 invalid_request"),
+        Case(
+            "wrong type",
+            text("Hello", max_tokens="many"),
+            _refuses(400, 422),
+            "400 invalid_request",
+        ),
+        Case(
+            "negative length",
+            text("Hello", max_tokens=-1),
+            _refuses(400, 422),
+            "400 invalid_request",
+        ),
+        Case(
+            "unknown field",
+            text("Hello", no_such_field=1),
+            _names("no_such_field"),
+            "400 naming the field",
+        ),
+        Case(
+            "deep nesting",
+            lambda: b'{"model": ' + b"[" * NESTING,
+            _refuses(400, 413),
+            "400 too_large",
+        ),
+    ]
+
+
+def expectations() -> dict[str, str]:
+    """What each case expects, for readers, in the order of the run."""
+    return {
+        case.name: case.expects for case in [*length_cases("", 16, seed=0), *broken_cases("", 16)]
+    }
+
+
+def canary(model: str) -> dict[str, Any]:
+    """A short greedy chat that any node answers at once."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": CANARY}],
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def _token_ids(seed: str, count: int) -> list[int]:
+    return random.Random(seed).choices(range(FIRST_ID, LAST_ID), k=count)
+
+
+def _completion(model: str, prompt: Any, **fields: Any) -> bytes:
+    body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}}  # fmt: skip
+    return msgspec.json.encode(body | fields)
+
+
+def _accepts(prompt_tokens: int) -> Callable[[Exchange], str | None]:
+    def judge(got: Exchange) -> str | None:
+        if got.error_class is not None:
+            return f"a prompt within the limit was not answered: {got.error_class}: {got.message}"
+        if got.usage.truncated or "x-kvops-truncated" in got.headers:
+            return "a prompt within the limit was cut"
+        if got.usage.prompt not in (None, prompt_tokens):
+            return f"the node counts {got.usage.prompt} prompt tokens of {prompt_tokens}"
+        return None
+
+    return judge
+
+
+def _refuses_length(limit: int) -> Callable[[Exchange], str | None]:
+    def judge(got: Exchange) -> str | None:
+        if got.status == 200 and got.error_class is None:
+            marked = got.usage.truncated or "x-kvops-truncated" in got.headers
+            return (
+                None if marked else "an over-length prompt was taken without a mark of truncation"
+            )
+        if got.error_class is not ErrorClass.HTTP_400_CONTEXT_LENGTH:
+            return _unexpected(got, "400 context_length_exceeded")
+        missing = {"prompt_tokens", "limit"} - got.error.keys()
+        if missing:
+            return f"the refusal does not say {' and '.join(sorted(missing))}"
+        if got.error["limit"] != limit:
+            return f"the refusal says limit {got.error['limit']}, the model list {limit}"
+        return None
+
+    return judge
+
+
+def _refuses(*statuses: int) -> Callable[[Exchange], str | None]:
+    def judge(got: Exchange) -> str | None:
+        return None if got.status in statuses else _unexpected(got, " or ".join(map(str, statuses)))
+
+    return judge
+
+
+def _names(field: str) -> Callable[[Exchange], str | None]:
+    def judge(got: Exchange) -> str | None:
+        if got.status != 400:
+            return _unexpected(got, "400")
+        return None if field in str(got.error) else f"the refusal does not name {field}"
+
+    return judge
+
+
+def _unexpected(got: Exchange, wanted: str) -> str:
+    what = f"HTTP {got.status}" if got.status is not None else str(got.error_class)
+    return f"wanted {wanted}, got {what}: {got.message or 'no message'}"

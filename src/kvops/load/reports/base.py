@@ -1,0 +1,65 @@
+"""What each report offers, and the verdict they share. No data is never a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+from rich.console import RenderableType
+
+from kvops.load.records import ClientSample, RequestRecord, read_client, read_records
+from kvops.load.runs import Run, RunInfo
+
+EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 3}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    outcome: Literal["pass", "fail", "inconclusive"]
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader should know, whatever the outcome."""
+
+
+class RunData(msgspec.Struct, frozen=True):
+    folder: Path
+    info: RunInfo
+    records: Sequence[RequestRecord]
+    client: Sequence[ClientSample]
+
+
+class Report(Protocol):
+    """A module with these three."""
+
+    def judge(self, data: RunData) -> Verdict: ...
+
+    def body(self, data: RunData) -> RenderableType: ...
+
+    def facts(self, data: RunData) -> dict[str, Any]:
+        """For `--json`."""
+        ...
+
+
+def read(run: Run) -> RunData:
+    """Raises LoadRunError."""
+    return RunData(run.folder, run.info, read_records(run.folder), read_client(run.folder))
+
+
+def verdict(failures: Sequence[str], gaps: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
+    """A failure decides; without one, whatever could not be judged does."""
+    if failures:
+        return Verdict("fail", (*failures, *gaps), tuple(notes))
+    if gaps:
+        return Verdict("inconclusive", tuple(gaps), tuple(notes))
+    return Verdict("pass", (), tuple(notes))
+
+
+def failure_lines(records: Sequence[RequestRecord], most: int = 5) -> list[str]:
+    """The first failures, one line each, and how many more there are."""
+    failed = [record for record in records if record.failed]
+    lines = [
+        f"{record.name}: {record.error_class}: {record.error or 'no message'}"
+        for record in failed[:most]
+    ]
+    return [*lines, f"and {len(failed) - most} more failures"] if len(failed) > most else lines

@@ -1,0 +1,79 @@
+"""One row an injection: what was wanted, what came, and whether the node answered afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvops.load.injection import expectations
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+
+
+def judge(data: RunData) -> Verdict:
+    untried = facts(data)["not_tried"]
+    gaps = [f"not tried: {', '.join(untried)} ({_why(data)})"] if untried else []
+    notes = (
+        []
+        if data.info.before is not None
+        else ["no snapshot: progress is judged by the canary alone"]
+    )
+    return verdict(failure_lines(data.records), gaps, notes)
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    done = {record.name: record for record in data.records if not record.cancelled}
+    cases = [
+        {
+            "case": name,
+            "expects": expects,
+            "status": done[name].status,
+            "right": done[name].expected,
+        }
+        for name, expects in expectations().items()
+        if name in done
+    ]
+    return {"cases": cases, "not_tried": [name for name in expectations() if name not in done]}
+
+
+def body(data: RunData) -> RenderableType:
+    done = {record.name: record for record in data.records if not record.cancelled}
+    table = Table(title="injections", title_justify="left")
+    for title in ("injection", "wanted", "answer", "canary after", "alive after"):
+        table.add_column(title, overflow="fold")
+    for name, wanted in expectations().items():
+        after = [_mark(done.get(f"{probe} after {name}")) for probe in ("canary", "livez")]
+        table.add_row(name, wanted, _answer(done.get(name)), *after)
+    return table
+
+
+def _answer(record: RequestRecord | None) -> Text:
+    if record is None:
+        return Text("not tried", style="yellow")
+    got = f"HTTP {record.status}" if record.status is not None else "no answer"
+    if record.expected:
+        return Text(f"✔ {got}", style="green")
+    return Text(f"✘ {record.error}", style="red")
+
+
+def _mark(record: RequestRecord | None) -> Text:
+    if record is None:
+        return Text("·", style="dim")
+    return Text("✔", style="green") if record.expected else Text(f"✘ {record.error}", style="red")
+
+
+def _why(data: RunData) -> str:
+    longest: int | None = data.info.options["max_prompt_tokens"]
+    if data.info.max_model_len is None:
+        return "the node's model list does not say max_model_len"
+    if longest is not None and longest < data.info.max_model_len - 1 and _ended(data.records):
+        return f"--max-prompt-tokens {longest} leaves them out"
+    return "the run ended first"
+
+
+def _ended(records: Sequence[RequestRecord]) -> bool:
+    return any(record.name == f"livez after {list(expectations())[-1]}" for record in records)

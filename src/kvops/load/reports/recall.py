@@ -1,0 +1,139 @@
+"""Recall by length and depth: a heat map, Wilson's lower bound, and a control without a needle per length."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvops.load import needle
+from kvops.load.records import NeedleScore, RequestRecord
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.statistics import wilson_lower
+from kvops.units import format_ratio
+
+LENGTH_TOLERANCE = 0.02
+
+Place = tuple[int, float | None]
+"""Length and depth; depth None is the control."""
+
+
+def judge(data: RunData) -> Verdict:
+    options = data.info.options
+    planned = needle.plan(data.info.seed, options["lengths"], options["depths"], options["repeats"])
+    asked = _asked(data.records)
+    hits, n = _total(asked)
+    failures, gaps = [], []
+    if any(
+        record.needle is not None and record.needle.depth is None and record.failed
+        for record in asked
+    ):
+        failures.append("a prompt without a needle was not answered rightly")
+    if n and hits / n < options["min_recall"]:
+        failures.append(
+            f"recall {hits}/{n} is under the wanted {format_ratio(options['min_recall'])}"
+        )
+    if failures:
+        failures += failure_lines(data.records)
+    if len(asked) < len(planned):
+        gaps.append(
+            f"{len(planned) - len(asked)} of {len(planned)} prompts were not asked to the end"
+        )
+    return verdict(failures, gaps, _notes(asked))
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    asked = _asked(data.records)
+    hits, n = _total(asked)
+    cells = [
+        {
+            "length": length,
+            "depth": depth,
+            "n": len(scores),
+            "right": sum(right for _, right in scores),
+        }
+        for (length, depth), scores in sorted(
+            _by_place(asked).items(), key=lambda item: str(item[0])
+        )
+    ]
+    return {
+        "found": hits,
+        "n": n,
+        "recall": hits / n if n else None,
+        "wilson_lower": wilson_lower(hits, n),
+        "cells": cells,
+    }
+
+
+def body(data: RunData) -> RenderableType:
+    asked = _asked(data.records)
+    hits, n = _total(asked)
+    low = wilson_lower(hits, n)
+    total = "no prompt was answered" if low is None else (
+        f"recall {hits}/{n} = {format_ratio(hits / n)}; at least {format_ratio(low)} with 95 % confidence (Wilson)"
+    )  # fmt: skip
+    return Group(_heat_map(data, _by_place(asked)), Text(total, style="bold"))
+
+
+def _asked(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return [record for record in records if record.needle is not None and not record.cancelled]
+
+
+def _total(asked: Sequence[RequestRecord]) -> tuple[int, int]:
+    real = [
+        record for record in asked if record.needle is not None and record.needle.depth is not None
+    ]
+    return sum(record.expected for record in real), len(real)
+
+
+def _by_place(asked: Sequence[RequestRecord]) -> dict[Place, list[tuple[NeedleScore, bool]]]:
+    places = defaultdict(list)
+    for record in asked:
+        if record.needle is not None:
+            places[record.needle.length, record.needle.depth].append(
+                (record.needle, record.expected)
+            )
+    return places
+
+
+def _heat_map(data: RunData, places: dict[Place, list[tuple[NeedleScore, bool]]]) -> Table:
+    lengths = sorted(set(data.info.options["lengths"]))
+    table = Table(title="numbers found, by depth and prompt length (tokens)", title_justify="left")
+    table.add_column("depth", justify="right")
+    for length in lengths:
+        table.add_column(str(length), justify="center")
+    for depth in sorted(set(data.info.options["depths"])):
+        table.add_row(
+            f"{depth:g} %", *(_cell(places.get((length, depth), ())) for length in lengths)
+        )
+    table.add_section()
+    table.add_row("no needle", *(_cell(places.get((length, None), ())) for length in lengths))
+    return table
+
+
+def _cell(scores: Sequence[tuple[NeedleScore, bool]]) -> Text:
+    """A glyph and the count say the same as the colour."""
+    if not scores:
+        return Text("· not asked", style="dim")
+    right, n = sum(expected for _, expected in scores), len(scores)
+    glyph, style = ("●", "green") if right == n else ("○", "red") if right == 0 else ("◐", "yellow")
+    return Text(f"{glyph} {right}/{n}", style=style)
+
+
+def _notes(asked: Sequence[RequestRecord]) -> list[str]:
+    scores = [record.needle for record in asked if record.needle is not None]
+    notes = []
+    if any(not score.exact for score in scores):
+        notes.append("the node has no tokenizer route: prompt lengths and depths are estimates")
+    off = [
+        abs(record.prompt_tokens / record.needle.length - 1)
+        for record in asked
+        if record.needle is not None and record.prompt_tokens is not None
+    ]
+    if off and max(off) > LENGTH_TOLERANCE:
+        notes.append(f"prompts were up to {format_ratio(max(off))} off their asked length")
+    return notes

@@ -1,0 +1,127 @@
+"""A whole run for a reader or a program: its own report, the numbers every run has, and the verdict."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvops.load.reports import injection, plain, ramp, recall
+from kvops.load.reports.base import Report, RunData, Verdict, verdict
+from kvops.load.reports.cells import seconds
+from kvops.load.statistics import Series, Summary, saturation, summarize
+from kvops.units import format_duration
+
+REPORTS = cast(
+    "dict[str, Report]", {"recall": recall, "injection": injection, "ramp": ramp, "plain": plain}
+)
+STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+
+
+def judge(data: RunData) -> Verdict:
+    """The report's own verdict, unless the run has nothing to judge or did not come to its end."""
+    if data.info.status == "failed":
+        return verdict(
+            [], [f"the run broke: {data.info.reason}"], [f"see {data.folder / 'locust.log'}"]
+        )
+    if not any(not record.cancelled for record in data.records):
+        return verdict([], ["no request was answered: there is nothing to judge"])
+    own = REPORTS[data.info.report].judge(data)
+    if data.info.status == "finished":
+        return own
+    early = (
+        "interrupted: the results are partial"
+        if data.info.status == "interrupted"
+        else "the run never ended"
+    )
+    failures = own.reasons if own.outcome == "fail" else ()
+    return verdict(failures, [early, *(own.reasons if not failures else ())], own.notes)
+
+
+def as_json(data: RunData) -> dict[str, Any]:
+    return {
+        "run": msgspec.to_builtins(data.info),
+        "folder": str(data.folder),
+        "verdict": msgspec.to_builtins(judge(data)),
+        "summary": msgspec.to_builtins(summarize(data.records)),
+        "report": REPORTS[data.info.report].facts(data) if data.records else {},
+        "client_saturated": saturation(data.client),
+    }
+
+
+def render(data: RunData) -> RenderableType:
+    parts: list[RenderableType] = [_head(data)]
+    if data.records:
+        parts += [REPORTS[data.info.report].body(data), _numbers(summarize(data.records))]
+    return Group(*parts, _verdict(data))
+
+
+def _head(data: RunData) -> Text:
+    info = data.info
+    took = (
+        ""
+        if info.finished_at is None
+        else f", {format_duration(info.finished_at - info.started_at)}"
+    )
+    started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.started_at))
+    text = Text(f"{info.scenario}", style="bold")
+    text.append(f"  {info.model} at {info.target}\n", style="not bold")
+    return text.append(
+        f"{started}{took}, {info.users} users, seed {info.seed}, {info.status}\n{data.folder}",
+        "dim",
+    )
+
+
+def _numbers(total: Summary) -> Table:
+    failed = f"{total.failed} failed" + (
+        f", {total.cancelled} cut off at the end" if total.cancelled else ""
+    )
+    table = Table(
+        title=f"{total.requests} requests, {total.succeeded} as expected, {failed}; {_tokens(total)}",
+        title_justify="left",
+    )
+    for title in ("", "p50", "p95", "p99", "max", "n", "p95 with failures"):
+        table.add_column(title, justify="right" if title else "left")
+    _series(table, "first token", total.ttft)
+    _series(table, "gap between deltas", total.itl)
+    _series(table, "time per output token", total.tpot)
+    _series(table, "whole request", total.e2e)
+    return table
+
+
+def _series(table: Table, title: str, one: Series) -> None:
+    slowest = "n/a" if one.max is None else format_duration(one.max)
+    table.add_row(
+        title, *(seconds(value, one) for value in (one.p50, one.p95, one.p99)), slowest, str(one.samples),
+        seconds(one.p95_with_failures, one, failures=True),
+    )  # fmt: skip
+
+
+def _tokens(total: Summary) -> str:
+    rate = total.output_tokens_per_second
+    text = f"{total.prompt_tokens} prompt ({total.cached_tokens} cached) + {total.output_tokens} output tokens"
+    text += "" if rate is None else f", {rate:.1f} output tok/s"
+    return text + (f"; {total.without_usage} answers without usage" if total.without_usage else "")
+
+
+def _verdict(data: RunData) -> Text:
+    found = judge(data)
+    text = Text(found.outcome.upper(), style=STYLES[found.outcome])
+    for line in found.reasons:
+        text.append(f"\n  {line}", style="not bold")
+    busy = saturation(data.client)
+    notes = [
+        *found.notes,
+        *(
+            [f"client-side times are doubtful: {busy}"]
+            if busy and busy not in found.reasons
+            else []
+        ),
+    ]
+    for line in notes:
+        text.append(f"\n  note: {line}", style="dim")
+    return text
