@@ -1,0 +1,116 @@
+"""`kvops verify` as a user or a pipeline runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import KVOPS, run_kvops
+from tests.verify.faulty import TOKEN, serve
+
+SLOW = """
+schema_version: 1
+name: slow
+checks:
+- {id: reach.health, timeout: 60s, parameters: {answer_within: 60}}
+- {id: resp.short}
+"""
+
+
+@pytest.fixture
+def env(kvops_home: Path) -> dict[str, str]:
+    return {"KVOPS_HOME": str(kvops_home), "COLUMNS": "200"}
+
+
+def test_a_sound_node_exits_0_and_leaves_the_result_on_disk(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    with serve() as node:
+        args = ("--node", node.url, "--control-url", node.control_url, "--token-file", str(token))
+        done = run_kvops("verify", *args, "--json", str(tmp_path / "out.json"), env=env)
+    assert done.returncode == 0, done.stderr + done.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["schema_version"] == 1
+    assert (document["verdict"], document["exit_code"]) == ("pass", 0)
+    assert len(document["checks"]) == 11
+    assert document["target"]["max_model_len"] == 512
+    assert document["target"]["revision"] == "0123456789ab"
+    (saved,) = Path(env["KVOPS_HOME"]).glob("state/runs/verify-*/result.json")
+    assert json.loads(saved.read_text()) == document
+    assert str(saved) in done.stdout
+    assert TOKEN not in saved.read_text()
+
+
+def test_a_broken_node_exits_1_and_json_goes_to_stdout_alone(env: dict[str, str]) -> None:
+    with serve("wrong_usage") as node:
+        done = run_kvops(
+            "verify", "--node", node.url, "--only", "resp.short", "--json", "-", env=env
+        )
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["checks"][0]["verdict"] == "fail"
+    assert "✗ fail" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("--profile", "smok"), 2, "did you mean smoke?"),
+        (("--only", "resp.shor"), 2, "did you mean resp.short?"),
+        (("--node", "ftp://x"), 2, "http"),
+        (("--node", "http://127.0.0.1:9", "--token-file", "/nowhere"), 2, "cannot read"),
+        (("--node", "http://127.0.0.1:9"), 4, "unreachable"),
+        (("--node", "no-such-node"), 4, "no node 'no-such-node'"),
+        ((), 4, "no node runs"),
+    ],
+)
+def test_exit_codes_of_what_is_not_a_check(
+    args: tuple[str, ...], code: int, says: str, env: dict[str, str]
+) -> None:
+    done = run_kvops("verify", *args, env=env)
+    assert done.returncode == code, done.stderr
+    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_of_only_skipped_checks_exits_3(env: dict[str, str]) -> None:
+    with serve() as node:
+        done = run_kvops("verify", "--node", node.url, "--only", "memory.adds_up", env=env)
+    assert done.returncode == 3
+    assert "– skip" in done.stdout
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_seen_and_exits_130(
+    ending: signal.Signals, env: dict[str, str]
+) -> None:
+    profile = Path(env["KVOPS_HOME"]).parent / "slow.yaml"
+    profile.write_text(SLOW)
+    with serve("hangs") as node:
+        command = [*KVOPS, "verify", "--node", node.url, "--profile", str(profile)]
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        _wait(lambda: node.asked >= 1)
+        process.send_signal(ending)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, out + err
+    assert "interrupted" in out
+    (saved,) = Path(env["KVOPS_HOME"]).glob("state/runs/verify-*/result.json")
+    document = json.loads(saved.read_text())
+    assert document["verdict"] == "interrupted"
+    assert document["not_run"] == ["reach.health", "resp.short"]
+
+
+def _wait(condition: object, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
