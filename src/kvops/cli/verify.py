@@ -60,6 +60,8 @@ def verify(
     target = targets.resolve(
         node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
     )
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     console = Console(stderr=json_file == "-")
     report = asyncio.run(_run(target, chosen.name, checks, Console(stderr=True)))
     saved = result.save(report)
