@@ -44,7 +44,7 @@ ensure_venv() {
     return
   fi
   _say "Installing kvops${extras:+ [$extras]} into .venv (takes a few minutes the first time)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+  .venv/bin/python -m pip install -qq --disable-pip-version-check --no-input \
     -c constraints.txt -e ".${extras:+[$extras]}"
   printf '%s %s\n' "$hash" "$extras" >"$stamp"
 }
