@@ -20,9 +20,11 @@ KvopsError
     ├── InvalidRequest            400 invalid_request
     ├── ContextLengthExceeded     400 context_length_exceeded
     ├── InvalidApiKey             401 invalid_api_key
+    ├── Forbidden                 403 forbidden
     ├── ModelUnknown              404 model_not_found
     ├── RouteUnknown              404 not_found
     ├── MethodNotAllowed          405 method_not_allowed
+    ├── RequestCancelled          409 cancelled
     ├── BodyTimeout               408 body_timeout
     ├── TooLarge                  413 / 431 / 400 too_large
     ├── QueueFull                 429 queue_full
@@ -175,6 +177,12 @@ class InvalidApiKey(RequestError):
     type = "authentication_error"
 
 
+class Forbidden(RequestError):
+    code = "forbidden"
+    status = 403
+    type = "permission_error"
+
+
 class ModelUnknown(InvalidRequest):
     code = "model_not_found"
     status = 404
@@ -188,6 +196,13 @@ class RouteUnknown(InvalidRequest):
 class MethodNotAllowed(InvalidRequest):
     code = "method_not_allowed"
     status = 405
+
+
+class RequestCancelled(RequestError):
+    """An operator ended the request."""
+
+    code = "cancelled"
+    status = 409
 
 
 class BodyTimeout(InvalidRequest):
