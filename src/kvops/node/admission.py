@@ -1,0 +1,163 @@
+"""The way in: ready → room in the queue → a deadline. What is admitted gets an answer or a named error.
+
+Waiting means: given to the engine and not yet started. The queue is bounded by what would wait beyond the
+batch slots that are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from kvops.config.schema import Runtime
+from kvops.errors import Draining, QueueFull, RequestCancelled
+from kvops.node.generation import Choice, Generation
+from kvops.node.meter import Meter
+from kvops.node.sampling import SamplingParams
+from kvops.node.supervisor import Supervisor
+from kvops.node.wire import PriorityClass, Submit
+
+MAX_CHOICES = 128
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a request asks of the engine: n sequences for each prompt."""
+
+    request_id: str
+    tenant: str
+    salt: bytes
+    priority: PriorityClass
+    prompts: tuple[tuple[tuple[int, ...], SamplingParams], ...]
+    n: int
+    received_at: float
+
+    def submits(self) -> list[Submit]:
+        return [
+            self._submit(at, sibling)
+            for at in range(len(self.prompts))
+            for sibling in range(self.n)
+        ]
+
+    def _submit(self, at: int, sibling: int) -> Submit:
+        tokens, params = self.prompts[at]
+        first = at * self.n
+        return Submit(
+            request_id=self._choice_id(first + sibling),
+            prompt_token_ids=tokens,
+            params=_seeded(params, sibling),
+            tenant=self.tenant,
+            salt=self.salt,
+            priority=self.priority,
+            leader=None if sibling == 0 else self._choice_id(first),
+        )
+
+    def _choice_id(self, index: int) -> str:
+        return self.request_id if len(self.prompts) * self.n == 1 else f"{self.request_id}-{index}"
+
+
+class Admission:
+    def __init__(self, runtime: Runtime, supervisor: Supervisor, meter: Meter) -> None:
+        self._runtime = runtime
+        self._supervisor = supervisor
+        self._meter = meter
+        self._generations: dict[str, Generation] = {}
+        self.door: Literal["open", "draining", "stopping"] = "open"
+        self.idle = asyncio.Event()
+        """Set while no request is in flight."""
+        self.idle.set()
+
+    def check_open(self) -> None:
+        """Raises Draining, NotReady, EngineRestarted: asked before any work is spent on a request."""
+        if self.door != "open":
+            raise Draining("the node is draining and takes no new requests.")
+        if self._supervisor.state != "ready":
+            raise self._supervisor.why_not_ready()
+
+    def admit(self, work: Work) -> Generation:
+        """Raises what `check_open` raises, and QueueFull."""
+        self.check_open()
+        submits = work.submits()
+        self._check_room(len(submits))
+        generation = Generation(
+            work.request_id,
+            self._supervisor,
+            self._meter,
+            received_at=work.received_at,
+            on_close=self._forget,
+        )
+        generation.submit(
+            submits,
+            queue_timeout=self._runtime.queue_timeout,
+            request_timeout=self._runtime.request_timeout,
+        )
+        self._generations[work.request_id] = generation
+        self.idle.clear()
+        return generation
+
+    def _check_room(self, wanted: int) -> None:
+        free_slots = max(0, self._runtime.max_batch_size - self.running)
+        if self.waiting + wanted - free_slots > self._runtime.max_queue:
+            raise QueueFull(
+                f"{self.waiting} requests wait and {self.running} run; at most {self._runtime.max_queue} may wait.",
+                hint="Try again later.",
+            )
+
+    # What is in flight.
+
+    def choices(self) -> Iterator[Choice]:
+        """Those that have not ended."""
+        for generation in self._generations.values():
+            yield from (choice for choice in generation.choices if choice.finish is None)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answer is not complete."""
+        return len(self._generations)
+
+    @property
+    def running(self) -> int:
+        return sum(choice.running for choice in self.choices())
+
+    @property
+    def waiting(self) -> int:
+        return sum(choice.waiting for choice in self.choices())
+
+    def waiting_by_class(self) -> dict[str, int]:
+        counts = Counter({"online": 0, "normal": 0, "batch": 0})
+        counts.update(choice.submit.priority for choice in self.choices() if choice.waiting)
+        return dict(counts)
+
+    def cancel(self, request_id: str) -> bool:
+        """Cancel by the id of a request or of one of its choices. False when none such is in flight."""
+        for generation in self._generations.values():
+            if request_id in {
+                generation.request_id,
+                *(choice.request_id for choice in generation.choices),
+            }:
+                generation.fail(RequestCancelled("an operator cancelled the request."))
+                return True
+        return False
+
+    def fail_all(self) -> None:
+        """End what still runs, each with a terminal error."""
+        for generation in list(self._generations.values()):
+            generation.fail(Draining("the node stopped before the request was done."))
+
+    def _forget(self, generation: Generation) -> None:
+        self._generations.pop(generation.request_id, None)
+        if not self._generations:
+            self.idle.set()
+
+
+def _seeded(params: SamplingParams, sibling: int) -> SamplingParams:
+    """Siblings of a seeded request differ from each other, and each is reproducible."""
+    if params.seed is None or sibling == 0:
+        return params
+    seed = (params.seed + sibling + 2**63) % 2**64 - 2**63
+    return msgspec.structs.replace(params, seed=seed)
