@@ -1,0 +1,43 @@
+"""The two ASGI applications of a node: the data plane for everyone with a key, the control plane for its operator."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from kvops.node.api import control, health, openai, problems
+from kvops.node.api.gate import Gate, by_admin_token, by_api_key
+from kvops.node.auth import AdminToken
+from kvops.node.services import Services
+
+
+def create_data_app(services: Services) -> FastAPI:
+    """The routes of the data plane without the gate; `.openapi()` is their schema, which no route exposes."""
+    app = _bare("kvops data plane", services)
+    app.include_router(health.router)
+    app.include_router(openai.router)
+    return app
+
+
+def create_control_app(services: Services) -> FastAPI:
+    app = _bare("kvops control plane", services)
+    app.include_router(control.router)
+    return app
+
+
+def data_plane(services: Services) -> ASGIApp:
+    return Gate(create_data_app(services), by_api_key(services.keys), services.meter.rejected)
+
+
+def control_plane(services: Services, token: AdminToken, host: str, port: int) -> ASGIApp:
+    return Gate(create_control_app(services), by_admin_token(token, host, port), lambda code: None)
+
+
+def _bare(title: str, services: Services) -> FastAPI:
+    app = FastAPI(
+        title=title, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    app.state.services = services
+    app.state.limits = services.loaded.config.limits
+    problems.install(app)
+    return app

@@ -1,0 +1,122 @@
+"""The control plane: look at the node, drain it, cancel, flush, stop. No prompt or completion text passes here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import Field
+
+from kvops.node.api.jsonbody import JsonRoute
+from kvops.node.api.schemas import Body
+from kvops.node.services import Services
+from kvops.telemetry.snapshot import encode
+
+router = APIRouter(prefix="/control", route_class=JsonRoute)
+log = structlog.get_logger("kvops.control")
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Node = Annotated[Services, Depends(_services)]
+
+
+class CancelRequest(Body):
+    request_id: Annotated[str, Field(min_length=1, max_length=64)]
+
+
+@router.get("/snapshot", response_model=None)
+async def snapshot(node: Node) -> Response:
+    return Response(encode(node.view.snapshot()), media_type="application/json")
+
+
+@router.get("/stream", response_model=None)
+async def stream(
+    node: Node, hz: Annotated[float, Query(ge=0.05, le=20, allow_inf_nan=False)] = 2.0
+) -> Response:
+    """Snapshots as server-sent events, `hz` a second, until the client or the node goes."""
+
+    async def events() -> AsyncIterator[bytes]:
+        while not node.closing:
+            yield b"data: " + encode(node.view.snapshot()) + b"\n\n"
+            await asyncio.sleep(1 / hz)
+
+    return StreamingResponse(
+        events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+@router.get("/requests", response_model=None)
+async def requests(node: Node) -> Response:
+    rows = node.view.snapshot().requests
+    return Response(encode(rows), media_type="application/json")
+
+
+@router.get("/kv/map", response_model=None)
+async def kv_map(node: Node, cells: Annotated[int, Query(ge=1, le=100_000)] = 1000) -> Response:
+    return Response(encode(await node.supervisor.kv_map(cells)), media_type="application/json")
+
+
+@router.get("/config")
+async def config(node: Node) -> dict[str, Any]:
+    """The settings in force and where each came from. The keys themselves are in none of them."""
+    settings = node.loaded.config.model_dump(mode="json")
+    return {
+        "config": settings,
+        "origins": node.loaded.origins,
+        "config_hash": node.loaded.config_hash,
+    }
+
+
+@router.post("/drain")
+async def drain(node: Node) -> dict[str, Any]:
+    """Take no new requests; those in flight go on."""
+    if node.admission.door == "open":
+        node.admission.door = "draining"
+        log.info("draining", in_flight=node.admission.in_flight)
+    return _door(node)
+
+
+@router.post("/resume")
+async def resume(node: Node) -> dict[str, Any]:
+    if node.admission.door == "draining":
+        node.admission.door = "open"
+        log.info("resumed")
+    return _door(node)
+
+
+@router.post("/cancel")
+async def cancel(body: CancelRequest, node: Node) -> dict[str, Any]:
+    """`cancelled` is false when no such request is in flight."""
+    cancelled = node.admission.cancel(body.request_id)
+    log.info("cancel", request_id=body.request_id, cancelled=cancelled)
+    return {"cancelled": cancelled}
+
+
+@router.post("/flush")
+async def flush(node: Node) -> dict[str, Any]:
+    """Forget the cached prefixes that no request holds."""
+    blocks = await node.supervisor.flush()
+    log.info("flushed", blocks=blocks)
+    return {"blocks": blocks}
+
+
+@router.post("/shutdown", response_model=None)
+async def shutdown(node: Node) -> Response:
+    """As SIGTERM: answers at once, then drains and exits."""
+    node.shut_down()
+    return JSONResponse(
+        {"state": "stopping", "in_flight": node.admission.in_flight}, status_code=202
+    )
+
+
+def _door(node: Services) -> dict[str, Any]:
+    state, reason = node.view.state()
+    return {"state": state, "reason": reason, "in_flight": node.admission.in_flight}

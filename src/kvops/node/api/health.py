@@ -1,0 +1,49 @@
+"""Liveness is forward progress; readiness is whether a new request would be taken. Open to everyone."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from kvops.errors import NotReady
+from kvops.node.api.metrics import exposition
+from kvops.node.services import Services
+from kvops.node.state import NodeView
+
+router = APIRouter()
+_READ = ["GET", "HEAD"]
+
+
+@router.api_route("/livez", methods=_READ)
+async def livez(request: Request) -> Response:
+    """503 only if work is pending and no step finished for `runtime.stall_after`, or the engine is gone for good."""
+    state, reason = _view(request).state()
+    return _report(state, reason, 503 if state in ("stalled", "failed") else 200)
+
+
+@router.api_route("/readyz", methods=_READ)
+@router.api_route("/health", methods=_READ)
+async def readyz(request: Request) -> Response:
+    """200 ready; 404 draining, so that a balancer takes the node out without an alarm; 503 otherwise."""
+    state, reason = _view(request).state()
+    return _report(state, reason, {"ready": 200, "draining": 404, "stopping": 404}.get(state, 503))
+
+
+@router.api_route("/metrics", methods=_READ)
+async def metrics(request: Request) -> Response:
+    body, content_type = exposition(_view(request))
+    return Response(body, headers={"Content-Type": content_type})
+
+
+def _view(request: Request) -> NodeView:
+    services: Services = request.app.state.services
+    return services.view
+
+
+def _report(state: str, reason: str, status: int) -> JSONResponse:
+    body: dict[str, object] = {"status": state, "reason": reason}
+    if status == 200:
+        return JSONResponse(body)
+    error = NotReady(f"the node is {state}: {reason}." if reason else f"the node is {state}.")
+    headers = error.headers() if status == 503 else {}
+    return JSONResponse(error.body() | body, status, headers)

@@ -1,0 +1,133 @@
+"""Reading a request body: bounded in size, time and nesting, strict JSON in UTF-8, before anything else looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+
+from kvops.config.schema import Limits
+from kvops.errors import BodyTimeout, InvalidRequest, TooLarge
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_OFF_LOOP_BYTES = 64 * 1024
+
+
+class JsonRequest(Request):
+    """A request whose body was read and parsed under the node's limits."""
+
+    async def load(self, limits: Limits) -> None:
+        """Raises TooLarge, BodyTimeout, InvalidRequest; ClientDisconnect if the client went away."""
+        self._check_headers(limits)
+        try:
+            async with asyncio.timeout(limits.body_timeout):
+                self._body = await self._read(limits.body_bytes)
+        except TimeoutError:
+            raise BodyTimeout(
+                f"the body did not arrive within {limits.body_timeout:g} s."
+            ) from None
+        if len(self._body) > _OFF_LOOP_BYTES:
+            self._json = await asyncio.to_thread(parse_json, self._body, limits.json_depth)
+        else:
+            self._json = parse_json(self._body, limits.json_depth)
+
+    def _check_headers(self, limits: Limits) -> None:
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise InvalidRequest("the Content-Type must be application/json.", param="Content-Type")
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise InvalidRequest("compressed bodies are not accepted.", param="Content-Encoding")
+        length = self.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
+
+    async def _read(self, bound: int) -> bytes:
+        data = bytearray()
+        more = True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            data += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(data) > bound:
+                raise _too_large(bound)
+        self._stream_consumed = True
+        return bytes(data)
+
+
+class JsonRoute(APIRoute):
+    """Loads the body under `app.state.limits` first, so that validation only ever sees bounded, strict JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            if self.body_field is None:
+                return await handle(request)
+            bounded = JsonRequest(request.scope, request.receive)
+            await bounded.load(request.app.state.limits)
+            return await handle(bounded)
+
+        return handler
+
+
+def parse_json(body: bytes, depth: int) -> Any:
+    """Raises InvalidRequest for what is not JSON by RFC 8259 in UTF-8, TooLarge for deeper nesting than `depth`."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"the body is not valid JSON: {error.msg} at character {error.pos}."
+        ) from None
+    except RecursionError:
+        raise _too_deep(depth) from None
+    except ValueError:
+        raise InvalidRequest("the body holds a number with too many digits.") from None
+    _check_depth(value, depth)
+    if _SURROGATE_ESCAPE.search(body):
+        _check_text(value)
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise InvalidRequest(f"the body is not valid JSON: {name} is not a number of JSON.")
+
+
+def _check_depth(value: Any, bound: int) -> None:
+    level = [value]
+    for _ in range(bound):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise _too_deep(bound)
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [child for child in children if isinstance(child, dict | list)]
+
+
+def _check_text(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the body holds half of a surrogate pair, which is no character."
+        ) from None
+
+
+def _too_large(bound: int) -> TooLarge:
+    return TooLarge(f"the body is over the bound of {bound} bytes.")
+
+
+def _too_deep(bound: int) -> TooLarge:
+    return TooLarge(f"the body is nested more than {bound} levels deep.", status=400)

@@ -1,0 +1,46 @@
+"""What the HTTP applications work with. Built by the daemon, once; the routes hold nothing of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvops.config.load import LoadedConfig
+from kvops.errors import ModelUnknown
+from kvops.node.admission import Admission
+from kvops.node.auth import KeyRing, TenantSalts
+from kvops.node.meter import Meter
+from kvops.node.prompts import PromptReader
+from kvops.node.state import NodeView
+from kvops.node.supervisor import Supervisor
+from kvops.node.wire import EngineInfo
+
+
+@dataclass
+class Services:
+    loaded: LoadedConfig
+    view: NodeView
+    admission: Admission
+    supervisor: Supervisor
+    meter: Meter
+    keys: KeyRing
+    salts: TenantSalts
+    model_name: str
+    shut_down: Callable[[], None]
+    started_at: float
+    """Unix seconds."""
+    reader: PromptReader | None = None
+    """None while the tokenizer is being read."""
+    closing: bool = False
+    """Set when the listeners close: endless answers end."""
+
+    def serving(self) -> tuple[EngineInfo, PromptReader]:
+        """Raises NotReady, Draining, EngineRestarted while the node takes no requests."""
+        self.admission.check_open()
+        if self.supervisor.info is None or self.reader is None:
+            raise self.supervisor.why_not_ready()
+        return self.supervisor.info, self.reader
+
+    def check_model(self, name: str) -> None:
+        if name != self.model_name:
+            raise ModelUnknown(f"this node does not serve the model {name[:80]!r}.", param="model")
