@@ -1,12 +1,241 @@
-"""`kvops node`."""
+"""`kvops node`: start, look at, drain, resume and stop the nodes of this machine."""
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from kvops.units import format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from kvops.config.load import LoadedConfig
+    from kvops.registry import NodeRecord
+    from kvops.telemetry.snapshot import NodeSnapshot
+
+app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of this machine.")
+
+NodeOption = Annotated[
+    str | None, typer.Option("--node", help="Name of a node; default: the only one.")
+]
 
 
 @app.callback()
 def _group() -> None:
     pass
+
+
+@app.command()
+def start(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="YAML file of settings.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name of a pulled model, or a path.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the node.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address of the data plane.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Data plane port; 0 picks one.")
+    ] = None,
+    control_port: Annotated[
+        int | None, typer.Option("--control-port", help="Control plane port.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run behind, return when ready.")
+    ] = False,
+) -> None:
+    """Serve a model until Ctrl-C, SIGTERM or `kvops node stop`."""
+    from kvops.config.load import load_config
+
+    overrides = {
+        "name": name,
+        "model.name": model,
+        "server.host": host,
+        "server.port": port,
+        "server.control_port": control_port,
+    }
+    loaded = load_config(config, overrides)
+    if detach:
+        from kvops.cli.detach import start_detached
+
+        start_detached(loaded.config.name, config, overrides)
+    else:
+        _run_here(loaded)
+
+
+def _run_here(loaded: LoadedConfig) -> None:
+    from kvops.node.daemon import run_node
+
+    began = time.monotonic()
+
+    def report(step: str, detail: str) -> None:
+        typer.echo(f"{time.monotonic() - began:7.1f} s  {step:<18} {detail}")
+
+    typer.echo(f"kvops node {loaded.config.name}: {loaded.config.model.name}")
+    run_node(loaded, report)
+    report("stopped", "")
+
+
+@app.command()
+def status(
+    node: NodeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """The nodes of this machine. Exit code 4 when there is none."""
+    from kvops import registry
+    from kvops.errors import NodeNotFound
+
+    records = [record for record in registry.running() if node in (None, record.name)]
+    if not records:
+        raise NodeNotFound(
+            f"no node {node!r} runs on this machine" if node else "no node runs on this machine",
+            hint="kvops node start --detach",
+        )
+    rows = [_row(record) for record in records]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _print_table(rows)
+
+
+@app.command()
+def stop(
+    node: NodeOption = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the end.")
+    ] = 60.0,
+) -> None:
+    """Drain a node and wait until its process is gone."""
+    from kvops.errors import NodeError
+
+    record = _find(node)
+    _call(record, "POST", "/control/shutdown")
+    deadline = time.monotonic() + timeout
+    while record.alive():
+        if time.monotonic() > deadline:
+            raise NodeError(
+                f"{record.name} (pid {record.pid}) has not ended after {timeout:g} s",
+                hint=f"kill {record.pid} ends it without waiting for requests in flight",
+            )
+        time.sleep(0.05)
+    typer.echo(f"{record.name} stopped")
+
+
+@app.command()
+def drain(node: NodeOption = None) -> None:
+    """Take no new requests; those in flight go on."""
+    answer = _call(_find(node), "POST", "/control/drain")
+    typer.echo(f"draining, {answer['in_flight']} requests in flight")
+
+
+@app.command()
+def resume(node: NodeOption = None) -> None:
+    """Take requests again."""
+    answer = _call(_find(node), "POST", "/control/resume")
+    typer.echo(str(answer["state"]))
+
+
+def _find(node: str | None) -> NodeRecord:
+    from kvops import registry
+    from kvops.errors import NodeNotFound
+
+    record = registry.the_only_one() if node is None else registry.read(node)
+    if record is None or not record.alive():
+        raise NodeNotFound(
+            f"no node {node!r} runs on this machine", hint="kvops node status lists them"
+        )
+    return record
+
+
+def _call(record: NodeRecord, method: str, path: str) -> dict[str, Any]:
+    """One call to a local control plane. Raises NodeUnreachable, NodeProtocolError."""
+    import httpx
+
+    from kvops import registry
+    from kvops.errors import NodeProtocolError, NodeUnreachable
+
+    try:
+        token = registry.token_file(record.name).read_text().strip()
+        answer = httpx.request(
+            method,
+            record.control_url + path,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=10,
+            trust_env=False,
+        )
+        body: dict[str, Any] = answer.json()
+    except (OSError, httpx.HTTPError, ValueError) as error:
+        raise NodeUnreachable(
+            f"{record.name} does not answer at {record.control_url}: {type(error).__name__}",
+            hint=f"its log is {registry.log_file(record.name)}",
+        ) from None
+    if not answer.is_success:
+        raise NodeProtocolError(
+            f"{record.name} answered {answer.status_code}: {body['error']['message']}"
+        )
+    return body
+
+
+def _row(record: NodeRecord) -> dict[str, Any]:
+    from kvops.errors import NodeError
+
+    known = {"name": record.name, "pid": record.pid, "url": record.url, "model": record.model}
+    known["control_url"] = record.control_url
+    try:
+        snapshot = _snapshot(record)
+    except NodeError as error:
+        return known | {"state": "unreachable", "reason": error.message}
+    return known | _figures(snapshot)
+
+
+def _snapshot(record: NodeRecord) -> NodeSnapshot:
+    from kvops.telemetry.snapshot import decode_snapshot
+
+    return decode_snapshot(json.dumps(_call(record, "GET", "/control/snapshot")).encode())
+
+
+def _figures(snapshot: NodeSnapshot) -> dict[str, Any]:
+    """What is not known is None."""
+    from kvops.telemetry.snapshot import Known
+
+    queue = snapshot.queue.value if isinstance(snapshot.queue, Known) else None
+    kv = snapshot.kv.value if isinstance(snapshot.kv, Known) else None
+    uptime = snapshot.uptime_seconds
+    return {
+        "state": snapshot.state,
+        "reason": snapshot.state_reason,
+        "running": queue.running if queue else None,
+        "waiting": queue.waiting if queue else None,
+        "kv_usage_ratio": kv.usage_ratio if kv else None,
+        "uptime_seconds": uptime.value if isinstance(uptime, Known) else None,
+    }
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "state", "url", "model", "running", "waiting", "kv used", "up"):
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        used, up = row.get("kv_usage_ratio"), row.get("uptime_seconds")
+        table.add_row(
+            row["name"],
+            row["state"],
+            row["url"],
+            row["model"],
+            _shown(row.get("running")),
+            _shown(row.get("waiting")),
+            "-" if used is None else format_ratio(used),
+            "-" if up is None else format_duration(up),
+        )
+    Console(soft_wrap=True).print(table)
+
+
+def _shown(value: int | None) -> str:
+    return "-" if value is None else str(value)

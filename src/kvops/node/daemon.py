@@ -1,0 +1,220 @@
+"""The node daemon: builds everything once, serves until told to stop, and leaves nothing behind.
+
+Order of an end: not ready, no new requests, wait for those in flight, a terminal error for the rest, exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import structlog
+
+from kvops import __version__, paths, registry
+from kvops.config.load import LoadedConfig
+from kvops.errors import NodeStartError
+from kvops.models.store import StoredModel, resolve
+from kvops.node.admission import Admission
+from kvops.node.api.app import control_plane, data_plane
+from kvops.node.auth import AdminToken, TenantSalts, load_keys
+from kvops.node.listener import Listener, bind, url_of
+from kvops.node.logs import log_to
+from kvops.node.meter import Meter
+from kvops.node.preflight import check_machine, pool_plan
+from kvops.node.prompts import PromptReader
+from kvops.node.services import Services
+from kvops.node.state import NodeView
+from kvops.node.supervisor import Supervisor
+from kvops.node.wire import Start
+
+Report = Callable[[str, str], None]
+"""Called with a step of the start-up and its detail."""
+
+_LAST_WORDS_SECONDS = 2.0
+
+log = structlog.get_logger("kvops.daemon")
+
+
+def run_node(loaded: LoadedConfig, report: Report) -> None:
+    """Serve until SIGTERM, SIGINT or `/control/shutdown`. Raises NodeError, ConfigError, ModelError."""
+    os.umask(0o077)
+    folder = paths.make_private(registry.node_dir(loaded.config.name))
+    with _lock(folder, loaded.config.name):
+        report("checks", check_machine(loaded.config))
+        model = resolve(loaded.config.model.name)
+        log_to(registry.log_file(loaded.config.name))
+        asyncio.run(Daemon(loaded, model, folder, report).run())
+
+
+class Daemon:
+    def __init__(
+        self, loaded: LoadedConfig, model: StoredModel, folder: Path, report: Report
+    ) -> None:
+        config = loaded.config
+        self._config = config
+        self._model = model
+        self._report = report
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        meter = Meter()
+        self._supervisor = Supervisor(
+            _start_message(loaded, model),
+            folder,
+            stall_after=config.runtime.stall_after,
+            on_step=meter.step_done,
+            on_phase=report,
+        )
+        admission = Admission(config.runtime, self._supervisor, meter)
+        self._services = Services(
+            loaded=loaded,
+            view=NodeView(loaded, self._supervisor, admission, meter, model.name, model.revision),
+            admission=admission,
+            supervisor=self._supervisor,
+            meter=meter,
+            keys=load_keys(config.server.api_keys_file),
+            salts=TenantSalts(folder / "tenant.secret"),
+            model_name=model.name,
+            shut_down=self._asked_to_stop,
+            started_at=time.time(),
+        )
+        self._token = AdminToken(registry.token_file(config.name))
+
+    async def run(self) -> None:
+        """Raises NodeStartError, ModelError, EngineDied."""
+        listeners = self._listen()
+        serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
+        engine = asyncio.create_task(self._supervisor.run())
+        try:
+            self._handle_signals()
+            registry.write(self._record())
+            await self._serve(engine)
+        finally:
+            self._services.closing = True
+            for listener in listeners:
+                listener.should_exit = True
+            await asyncio.gather(*serving, return_exceptions=True)
+            await self._end_engine(engine)
+            registry.remove(self._config.name)
+            log.info("stopped")
+
+    def _listen(self) -> list[Listener]:
+        server = self._config.server
+        data = bind(server.host, server.port, "server.port (--port)")
+        control = bind(
+            server.control_host, server.control_port, "server.control_port (--control-port)"
+        )
+        self._services.view.url, self._control_url = url_of(data), url_of(control)
+        port = control.getsockname()[1]
+        self._report("data plane", self._services.view.url)
+        self._report("control plane", self._control_url)
+        control_app = control_plane(self._services, self._token, server.control_host, port)
+        return [Listener(data_plane(self._services), data), Listener(control_app, control)]
+
+    async def _serve(self, engine: asyncio.Task[None]) -> None:
+        """Load, say ready, wait for the end, drain."""
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            self._services.reader = await asyncio.to_thread(PromptReader.load, self._model.path)
+            ready = asyncio.create_task(self._announce())
+            await asyncio.wait({stop, engine}, return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if engine.done():
+                await self._say_last_words()
+                await engine
+            await self._drain()
+        finally:
+            stop.cancel()
+
+    async def _announce(self) -> None:
+        await self._supervisor.ready.wait()
+        log.info("ready", model=self._model.name, url=self._services.view.url)
+        self._report(
+            "ready", f"kvops node stop --node {self._config.name}, or Ctrl-C here, ends it"
+        )
+
+    async def _drain(self) -> None:
+        admission, timeout = self._services.admission, self._config.runtime.drain_timeout
+        log.info("stopping", in_flight=admission.in_flight)
+        if admission.in_flight:
+            self._report(
+                "stopping", f"{admission.in_flight} requests in flight, at most {timeout:g} s"
+            )
+        waits = {asyncio.create_task(event.wait()) for event in (admission.idle, self._hurry)}
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await self._say_last_words()
+
+    async def _say_last_words(self) -> None:
+        """Whoever still waits gets an error, and a moment to receive it."""
+        admission = self._services.admission
+        admission.door = "stopping"
+        admission.fail_all()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(admission.idle.wait(), _LAST_WORDS_SECONDS)
+
+    async def _end_engine(self, engine: asyncio.Task[None]) -> None:
+        await self._supervisor.stop()
+        engine.cancel()
+        await asyncio.gather(engine, return_exceptions=True)
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+
+    def _asked_to_stop(self) -> None:
+        """The first time drains, the second ends at once."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._services.admission.door = "stopping"
+        self._stop.set()
+
+    def _record(self) -> registry.NodeRecord:
+        return registry.NodeRecord(
+            name=self._config.name,
+            pid=os.getpid(),
+            pid_created=psutil.Process().create_time(),
+            url=self._services.view.url,
+            control_url=self._control_url,
+            model=self._model.name,
+            started_at=self._services.started_at,
+            version=__version__,
+        )
+
+
+def _start_message(loaded: LoadedConfig, model: StoredModel) -> Start:
+    config = loaded.config
+    return Start(
+        model_path=str(model.path),
+        model_name=model.name,
+        revision=model.revision,
+        max_context_length=config.model.max_context_length,
+        weights_dtype=config.model.weights_dtype,
+        pool=pool_plan(config),
+        max_batch_size=config.runtime.max_batch_size,
+        max_batched_tokens=config.runtime.max_batched_tokens,
+        threads=config.runtime.threads,
+        device=config.runtime.device,
+    )
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, name: str) -> Iterator[None]:
+    """One process a node. Raises NodeStartError."""
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise NodeStartError(
+                f"a node named {name!r} runs already",
+                hint="kvops node stop, or choose another --name",
+            ) from None
+        yield
