@@ -1,0 +1,85 @@
+"""Which answers are right: each case's judge against right answers, wrong ones, and none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvops.load import injection
+from kvops.load.exchange import Exchange, Usage
+from kvops.load.records import ErrorClass
+
+LIMIT = 100
+
+
+def case(name: str) -> injection.Case:
+    every = [*injection.length_cases("m", LIMIT, seed=1), *injection.broken_cases("m", 10_000)]
+    return next(one for one in every if one.name == name)
+
+
+def refused(status: int, error_class: ErrorClass, **error: object) -> Exchange:
+    return Exchange(status=status, error_class=error_class, error=dict(error), message="refused")
+
+
+TOO_LONG = refused(400, ErrorClass.HTTP_400_CONTEXT_LENGTH, prompt_tokens=100, limit=LIMIT)
+NOT_UTF8, BROKEN_JSON = b'{"model": "\xff\xfe"}', b'{"model": "'
+
+
+@pytest.mark.parametrize(
+    ("name", "total"), [("limit-1", 99), ("limit", 100), ("limit+1", 101), ("2x limit", 200)]
+)
+def test_length_cases_are_exact_and_leave_room_for_one_token(name: str, total: int) -> None:
+    body = json.loads(case(name).body())
+    assert len(body["prompt"]) + body["max_tokens"] == total
+
+
+def test_other_bodies_are_what_their_names_say() -> None:
+    assert len(case("huge body").body()) >= 10_000
+    assert case("not UTF-8").body() == NOT_UTF8
+    assert case("malformed JSON").body() == BROKEN_JSON
+    assert list(injection.expectations())[:4] == ["limit-1", "limit", "limit+1", "2x limit"]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("limit", Exchange(status=200, usage=Usage(prompt=99))),
+        ("limit+1", TOO_LONG),
+        ("limit+1", Exchange(status=200, headers={"x-kvops-truncated": "1"})),
+        ("2x limit", Exchange(status=200, usage=Usage(truncated=100))),
+        ("huge body", refused(413, ErrorClass.HTTP_413)),
+        ("malformed JSON", refused(400, ErrorClass.HTTP_400_OTHER)),
+        (
+            "unknown field",
+            refused(400, ErrorClass.HTTP_400_OTHER, message="no_such_field is unknown"),
+        ),
+        ("deep nesting", refused(400, ErrorClass.HTTP_400_OTHER)),
+    ],
+)
+def test_right_answers(name: str, answer: Exchange) -> None:
+    assert case(name).judge(answer) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("limit", TOO_LONG, "within the limit"),
+        ("limit", Exchange(status=200, usage=Usage(prompt=98)), "counts 98 prompt tokens of 99"),
+        ("limit", Exchange(status=200, usage=Usage(prompt=99, truncated=3)), "was cut"),
+        ("limit+1", Exchange(status=200), "without a mark of truncation"),
+        ("limit+1", refused(500, ErrorClass.HTTP_5XX_OTHER), "got HTTP 500"),
+        ("limit+1", refused(400, ErrorClass.HTTP_400_OTHER), "wanted 400 context_length_exceeded"),
+        ("limit+1", refused(400, ErrorClass.HTTP_400_CONTEXT_LENGTH), "limit and prompt_tokens"),
+        (
+            "limit+1",
+            refused(400, ErrorClass.HTTP_400_CONTEXT_LENGTH, prompt_tokens=1, limit=7),
+            "says limit 7",
+        ),
+        ("huge body", Exchange(error_class=ErrorClass.CONNECTION_RESET), "got connection_reset"),
+        ("malformed JSON", Exchange(status=200), "wanted 400, got HTTP 200"),
+        ("unknown field", refused(400, ErrorClass.HTTP_400_OTHER), "does not name"),
+    ],
+)
+def test_wrong_answers_say_what_is_wrong(name: str, answer: Exchange, words: str) -> None:
+    assert words in (case(name).judge(answer) or "")
