@@ -1,7 +1,54 @@
-"""`kvops snapshot`."""
+"""`kvops snapshot`: one node's state once, for people or as JSON."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-def snapshot() -> None:
-    raise SystemExit(1)
+import typer
+
+if TYPE_CHECKING:
+    from kvops.telemetry.snapshot import NodeSnapshot
+    from kvops.telemetry.targets import Target
+
+
+def snapshot(
+    node: str = typer.Option(None, "--node", help="Node name or URL; default: the only node here."),
+    as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
+    api_key_file: Path = typer.Option(
+        None, "--api-key-file", help="File with a key of the data plane."
+    ),
+    token_file: Path = typer.Option(None, "--token-file", help="File with the admin token."),
+    control_url: str = typer.Option(
+        None, "--control-url", help="Control plane, when --node is a URL."
+    ),
+) -> None:
+    """Show a node's memory, KV pool, queue, latency and traffic."""
+    from kvops.telemetry.snapshot import encode
+    from kvops.telemetry.targets import resolve
+
+    target = resolve(
+        node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    )
+    taken = asyncio.run(_take(target))
+    if as_json:
+        typer.echo(encode(taken).decode())
+        return
+    from rich.console import Console
+
+    from kvops.tui.render.report import report_lines
+
+    console = Console(highlight=False, markup=False)
+    for line in report_lines(taken, min(console.width, 100), console.encoding.startswith("utf")):
+        console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+async def _take(target: Target) -> NodeSnapshot:
+    from kvops.telemetry.clients.kvops import KvopsClient
+
+    client = KvopsClient(target)
+    try:
+        return await client.snapshot()
+    finally:
+        await client.aclose()

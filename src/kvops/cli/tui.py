@@ -1,7 +1,47 @@
-"""`kvops tui`."""
+"""`kvops tui`: the live console."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 
-def tui() -> None:
-    raise SystemExit(1)
+import typer
+
+from kvops.errors import UsageError
+
+
+def tui(
+    targets: list[str] = typer.Argument(
+        None, metavar="[TARGET]...", help="Node names or URLs; default: all here."
+    ),
+    rate: float = typer.Option(
+        1.0, "--rate", min=0.5, max=60, help="Seconds between two polls of a node."
+    ),
+    ascii_only: bool = typer.Option(False, "--ascii", help="Draw with plain ASCII characters."),
+    write: bool = typer.Option(
+        False, "--write", help="Allow drain and resume; the default is read-only."
+    ),
+    api_key_file: Path = typer.Option(
+        None, "--api-key-file", help="File with a key of the data plane."
+    ),
+    token_file: Path = typer.Option(None, "--token-file", help="File with the admin token."),
+    control_url: str = typer.Option(
+        None, "--control-url", help="Control plane of the one URL given as target."
+    ),
+) -> None:
+    """Watch nodes live: the fleet, and one node in full."""
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        raise UsageError(
+            "kvops tui needs a terminal", hint="kvops snapshot prints the same without one"
+        )
+    from kvops.tui.start import open_console
+
+    open_console(
+        targets or [],
+        rate=rate,
+        ascii_only=ascii_only,
+        write=write,
+        api_key_file=api_key_file,
+        token_file=token_file,
+        control_url=control_url,
+    )

@@ -10,6 +10,8 @@ import math
 from array import array
 from collections.abc import Mapping
 
+from kvops.telemetry.snapshot import Known, NodeSnapshot
+
 _GAP = math.nan
 
 
@@ -100,3 +102,24 @@ class History:
         window = (series.get(second) for second in range(int(end) - seconds, int(end) + 1))
         values = [value for value in window if value is not None]
         return max(0.0, values[-1] - values[0]) if len(values) > 1 else None
+
+
+def readings(snapshot: NodeSnapshot) -> dict[str, float | None]:
+    """The readings of a snapshot that are kept as series. Not exposed, or too few samples, is None."""
+    values: dict[str, float | None] = {}
+    if isinstance(snapshot.kv, Known):
+        kv = snapshot.kv.value
+        values |= {
+            "kv_usage": kv.usage_ratio,
+            "preemptions": kv.preemptions,
+            "evictions": kv.evictions,
+        }
+    if isinstance(snapshot.queue, Known):
+        values |= {"running": snapshot.queue.value.running, "waiting": snapshot.queue.value.waiting}
+    if isinstance(snapshot.latency, Known):
+        latency = snapshot.latency.value
+        values |= {"ttft_p50": latency.ttft.p50, "ttft_p95": latency.ttft.p95}
+        values |= {"itl_p50": latency.inter_token.p50, "itl_p95": latency.inter_token.p95}
+    if isinstance(snapshot.traffic, Known):
+        values["generation_rate"] = snapshot.traffic.value.generation_tokens_per_second
+    return values

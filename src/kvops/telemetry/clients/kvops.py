@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, TypeVar
 
 import httpx
@@ -110,7 +111,7 @@ class KvopsClient:
             ) from None
         except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
             raise NodeUnreachable(
-                f"cannot reach {self._base}: {_short(error)}",
+                f"cannot reach {self._base}: {_root_cause(error)}",
                 hint="kvops node status lists what runs here",
             ) from None
         _raise_for_status(status, body, self._base, path)
@@ -171,7 +172,17 @@ def _error_message(body: bytes) -> str:
         return _one_line(body[:200].decode(errors="replace")) or "empty reply"
 
 
-def _short(error: Exception) -> str:
+def _root_cause(error: BaseException) -> str:
+    """The operating system's word for it: the libraries above only say that it failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return _short(error)
+
+
+def _short(error: BaseException) -> str:
     return _one_line(str(error) or type(error).__name__)
 
 

@@ -1,0 +1,108 @@
+"""The lines around the panels: header, banner, tabs and the headline of a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from kvops.telemetry.snapshot import Known
+from kvops.tui import theme
+from kvops.tui.glyphs import Glyphs
+from kvops.tui.render.fleet import precision, status_counts
+from kvops.tui.text import age_text, clean, fit, spread, status_text
+from kvops.tui.view import FleetView, NodeView
+from kvops.units import format_duration
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How the console is being used."""
+
+    write: bool
+    interval: float
+    frozen_for: float | None = None
+    """Seconds since the picture was frozen; None when it is live."""
+
+
+def clock_text(now: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now))
+
+
+def header_line(view: FleetView, mode: Mode, width: int, glyphs: Glyphs) -> Text:
+    """Rights and liveness are always shown; the rest gives way on narrow screens."""
+    count = len(view.nodes)
+    left = Text.assemble((" kvops ", f"bold {theme.BLUE}"))
+    left.append(f" {count} node{'' if count == 1 else 's'}  ", theme.LABEL)
+    left.append_text(status_counts(view, glyphs) if count else Text())
+    right = _mode_text(view, mode, width, glyphs)
+    return spread(fit(left, min(left.cell_len, width - right.cell_len - 1)), right, width)
+
+
+def _mode_text(view: FleetView, mode: Mode, width: int, glyphs: Glyphs) -> Text:
+    wide, full = width >= 80, width >= 100
+    read_only = "READ-ONLY" if wide else "RO"
+    right = Text.assemble(
+        ("WRITE", f"bold {theme.WARN}") if mode.write else (read_only, theme.LABEL)
+    )
+    right.append(
+        f" {glyphs.dot} every {mode.interval:g}s {glyphs.dot} " if wide else " ", theme.LABEL
+    )
+    if mode.frozen_for is None:
+        right.append("live", f"bold {theme.GOOD}")
+    else:
+        since = f" {clock_text(view.now)[11:19]}" if wide else ""
+        right.append(f" FROZEN{since} (-{mode.frozen_for:.0f}s) ", f"reverse bold {theme.WARN}")
+    clock = clock_text(view.now + (mode.frozen_for or 0.0))
+    return right.append(f"  {clock if full else clock[11:]} " if wide else " ", theme.LABEL)
+
+
+def banner_line(view: FleetView, width: int, glyphs: Glyphs) -> Text | None:
+    """The gravest finding of each node in trouble, or None when all is quiet."""
+    line = Text()
+    for node in view.nodes:
+        finding = next((f for f in node.findings if f.level == "CRIT"), None)
+        if finding is None:
+            continue
+        line.append("   " if line.plain else " ")
+        line.append_text(status_text(node.status, glyphs)).append(f" {clean(node.name)} ", "bold")
+        line.append(f"{finding.title}: {clean(finding.detail)}")
+    return fit(line, width) if line.plain else None
+
+
+def tab_line(active: str, tabs: Sequence[tuple[str, str]], width: int) -> Text:
+    """`tabs` are (key, title)."""
+    line = Text(" ")
+    for key, title in tabs:
+        if title == active:
+            line.append(f"[{key} {title}]", f"bold {theme.BLUE}").append("  ")
+        else:
+            line.append(f" {key} {title} ", theme.LABEL).append("  ")
+    return fit(line, width)
+
+
+def uptime_text(seconds: float) -> str:
+    return f"{int(seconds)}s" if seconds < 60 else format_duration(seconds)
+
+
+def node_line(node: NodeView, width: int, glyphs: Glyphs) -> Text:
+    left = Text.assemble((f" {clean(node.name)} ", "bold")).append_text(
+        status_text(node.status, glyphs)
+    )
+    snapshot = node.snapshot
+    if snapshot is not None:
+        left.append(f"  {clean(snapshot.engine)} {clean(snapshot.engine_version, 20)}", theme.LABEL)
+        if isinstance(snapshot.model, Known):
+            left.append(f"  {clean(snapshot.model.value.name, 60)}", "bold")
+            left.append(f" {precision(snapshot)}", theme.LABEL)
+            left.append(f"  ctx {snapshot.model.value.max_model_len}", theme.LABEL)
+        if isinstance(snapshot.uptime_seconds, Known):
+            left.append(f"  up {uptime_text(snapshot.uptime_seconds.value)}", theme.LABEL)
+        if isinstance(snapshot.config_hash, Known):
+            left.append(f"  cfg {clean(snapshot.config_hash.value, 8)}", theme.LABEL)
+    age = age_text(node.age) or "no answer yet"
+    right = Text(f"age {age} ", theme.LABEL if node.fresh else f"bold {theme.WARN}")
+    room = width - right.cell_len - 1
+    return spread(fit(left, min(left.cell_len, room)), right, width)

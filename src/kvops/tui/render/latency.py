@@ -1,0 +1,148 @@
+"""The latency panel: percentiles of the node's window, traffic, and the trend of one measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from kvops.telemetry.snapshot import Known, NodeSnapshot, Percentiles
+from kvops.tui import theme
+from kvops.tui.glyphs import Glyphs
+from kvops.tui.render.chart import chart_lines, chart_points
+from kvops.tui.text import dimmed, fit, in_a_row, latency_text, percentile_text, rate_text
+from kvops.tui.view import NodeView
+from kvops.units import format_count, format_duration, format_ratio
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A measure that the chart can show."""
+
+    title: str
+    low: str
+    """Series drawn as an area."""
+    high: str | None
+    """Series drawn as a line above it."""
+    unit: str
+    """`s`, `1/s` or `ratio`."""
+    floor: float
+    """The axis reaches at least this far."""
+
+
+TRENDS = (
+    Trend("TTFT p50 / p95", "ttft_p50", "ttft_p95", "s", 0.1),
+    Trend("inter-token p50 / p95", "itl_p50", "itl_p95", "s", 0.02),
+    Trend("output tokens/s", "generation_rate", None, "1/s", 10.0),
+    Trend("KV used", "kv_usage", None, "ratio", 1.0),
+    Trend("requests running", "running", "waiting", "count", 4.0),
+)
+
+
+def axis_top(highest: float, floor: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that holds `highest` and `floor`: it moves in steps only."""
+    wanted = max(highest, floor)
+    base = 10.0 ** math.floor(math.log10(wanted))
+    return next(step * base for step in (1, 2, 5, 10) if step * base >= wanted * (1 - 1e-9))
+
+
+def axis_label(value: float, unit: str, glyphs: Glyphs) -> str:
+    if unit == "s":
+        return latency_text(value, glyphs) if value else "0"
+    return f"{value * 100:.0f}%" if unit == "ratio" else f"{value:g}"
+
+
+def latency_title(snapshot: NodeSnapshot, glyphs: Glyphs) -> str:
+    if not isinstance(snapshot.latency, Known):
+        return "Latency"
+    return f"Latency {glyphs.dot} last {format_duration(snapshot.latency.value.window_seconds)}"
+
+
+def latency_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """A heading and a row each for TTFT, inter-token, queue and whole request."""
+    if not isinstance(snapshot.latency, Known):
+        return [Text(f"not exposed: {snapshot.latency.reason}", theme.MUTED)]
+    latency = snapshot.latency.value
+    columns = ("p50", "p95", "p99", "max") if width >= 52 else ("p50", "p95", "p99")
+    head = Text(
+        f"{'':<11}"
+        + "".join(f"{name:>7} " for name in columns)
+        + ("    n" if width < 52 else " samples"),
+        theme.LABEL,
+    )
+    rows = [
+        _row("TTFT", latency.ttft, columns, glyphs),
+        _row("inter-token", latency.inter_token, columns, glyphs),
+        _row("queue", latency.queue, columns, glyphs),
+        _row("request", latency.duration, columns, glyphs),
+    ]
+    return [fit(line, width) for line in (head, *rows)]
+
+
+def _row(label: str, values: Percentiles, columns: Sequence[str], glyphs: Glyphs) -> Text:
+    line = Text.assemble((f"{label:<11}", theme.LABEL))
+    for which in columns:
+        line.append_text(fit(percentile_text(values, which, glyphs), 7, "right")).append(" ")
+    return line.append(
+        f"{format_count(values.samples):>{5 if len(columns) < 4 else 8}}", theme.LABEL
+    )
+
+
+def traffic_line(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> Text:
+    if not isinstance(snapshot.traffic, Known):
+        return fit(Text(f"traffic not exposed: {snapshot.traffic.reason}", theme.MUTED), width)
+    traffic = snapshot.traffic.value
+    errors = glyphs.none if traffic.error_ratio is None else format_ratio(traffic.error_ratio)
+    parts = (
+        ("out", f"{rate_text(traffic.generation_tokens_per_second)} tok/s"),
+        ("in", f"{rate_text(traffic.prompt_tokens_per_second)} tok/s"),
+        ("errors", errors),
+        ("", f"{rate_text(traffic.requests_per_second)} req/s"),
+    )
+    return in_a_row(parts, width, glyphs)
+
+
+def trend_lines(
+    node: NodeView, trend: Trend, width: int, height: int, seconds: int, glyphs: Glyphs
+) -> list[Text]:
+    """A heading with the latest values, then `height - 1` rows of chart with its axis on the left."""
+    label_width = 7
+    inner = width - label_width - 2
+    if inner < 8 or height < 2:
+        return []
+    points = chart_points(inner, glyphs)
+    low = node.history.window(trend.low, end=node.now, seconds=seconds, points=points)
+    high: list[float | None] = [None] * points
+    if trend.high is not None:
+        high = node.history.window(trend.high, end=node.now, seconds=seconds, points=points)
+    known = [value for value in (*low, *high) if value is not None]
+    top = axis_top(max(known, default=0.0), trend.floor)
+    rows = chart_lines(low, high, height - 1, top, glyphs)
+    if not node.fresh:
+        rows = [dimmed(row) for row in rows]
+    heading = _trend_heading(trend, seconds, bool(known), glyphs)
+    return [fit(heading, width), *_with_axis(rows, trend, top, label_width, glyphs)]
+
+
+def _trend_heading(trend: Trend, seconds: int, known: bool, glyphs: Glyphs) -> Text:
+    line = Text.assemble((trend.title, theme.LABEL))
+    line.append(f" {glyphs.dot} last {format_duration(seconds)}", theme.LABEL)
+    return line if known else line.append(f" {glyphs.dot} no reading yet", theme.LABEL)
+
+
+def _with_axis(
+    rows: list[Text], trend: Trend, top: float, width: int, glyphs: Glyphs
+) -> list[Text]:
+    labels = [""] * len(rows)
+    labels[-1] = axis_label(0.0, trend.unit, glyphs)
+    labels[0] = axis_label(top, trend.unit, glyphs)
+    if len(rows) >= 5:
+        labels[len(rows) // 2] = axis_label(
+            top * (1 - (len(rows) // 2) / len(rows)), trend.unit, glyphs
+        )
+    return [
+        Text.assemble((f"{label:>{width}} {glyphs.axis}", theme.LABEL), row)
+        for label, row in zip(labels, rows, strict=True)
+    ]

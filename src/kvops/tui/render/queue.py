@@ -1,0 +1,71 @@
+"""The queue panel: slots, waiting room, classes and tenants."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from kvops.telemetry.snapshot import Known, NodeSnapshot, QueueState, TenantUsage
+from kvops.tui import theme
+from kvops.tui.glyphs import Glyphs
+from kvops.tui.text import bar, clean, fit, in_a_row, latency_text, usage_style
+
+CLASSES = ("online", "normal", "batch")
+
+
+def queue_lines(snapshot: NodeSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Text]:
+    """At most `height` lines: running, waiting, classes, then tenants by what they hold."""
+    if not isinstance(snapshot.queue, Known):
+        return [Text(f"not exposed: {snapshot.queue.reason}", theme.MUTED)]
+    lines = _load_lines(snapshot.queue.value, width, glyphs)
+    room = height - len(lines) - 1
+    if room > 0:
+        lines += _tenant_lines(snapshot, width, room, glyphs)
+    return [fit(line, width) for line in lines[:height]]
+
+
+def _load_lines(queue: QueueState, width: int, glyphs: Glyphs) -> list[Text]:
+    oldest = ("oldest", latency_text(queue.oldest_wait_seconds, glyphs))
+    classes = ((name, str(queue.waiting_by_class.get(name, 0))) for name in _class_names(queue))
+    return [
+        _gauge("running", queue.running, queue.max_running, width, glyphs, full_is_bad=False),
+        _gauge("waiting", queue.waiting, queue.max_waiting, width, glyphs, full_is_bad=True),
+        in_a_row((oldest, *classes), width, glyphs),
+    ]
+
+
+def _class_names(queue: QueueState) -> list[str]:
+    others = sorted(set(queue.waiting_by_class) - set(CLASSES))
+    return [*CLASSES, *(clean(name, 16) for name in others)]
+
+
+def _gauge(
+    label: str, count: int, bound: int, width: int, glyphs: Glyphs, *, full_is_bad: bool
+) -> Text:
+    ratio = count / bound if bound else 0.0
+    style = usage_style(ratio, 0.5, 0.9) if full_is_bad else theme.GOOD
+    line = Text.assemble(
+        (f"{label:<8} ", theme.LABEL), (f"{count:>4}", "bold"), (f" / {bound:<5} ", theme.LABEL)
+    )
+    return line.append_text(bar(ratio, max(4, min(24, width - line.cell_len)), glyphs, style))
+
+
+def _tenant_lines(snapshot: NodeSnapshot, width: int, room: int, glyphs: Glyphs) -> list[Text]:
+    if not isinstance(snapshot.tenants, Known):
+        return [Text(f"tenants not exposed: {snapshot.tenants.reason}", theme.MUTED)]
+    tenants = sorted(snapshot.tenants.value, key=lambda t: (-t.kv_blocks, -t.waiting, t.tenant))
+    shown = tenants[:room]
+    count = f" {len(shown)}/{len(tenants)}" if len(shown) < len(tenants) else ""
+    name_width = max(8, min(16, width - 28))
+    head = f"{'TENANT' + count:<{name_width}} {'RUN':>4} {'WAIT':>4} {'KV BLK':>7} / QUOTA"
+    return [
+        Text(head, theme.LABEL),
+        *(_tenant_line(tenant, name_width, glyphs) for tenant in shown),
+    ]
+
+
+def _tenant_line(tenant: TenantUsage, name_width: int, glyphs: Glyphs) -> Text:
+    quota = glyphs.none if tenant.kv_quota_blocks is None else str(tenant.kv_quota_blocks)
+    over = tenant.kv_quota_blocks is not None and tenant.kv_blocks > tenant.kv_quota_blocks
+    line = fit(Text(clean(tenant.tenant)), name_width)
+    line.append(f" {tenant.running:>4} {tenant.waiting:>4} {tenant.kv_blocks:>7} / {quota:<6}")
+    return line.append(glyphs.mark if over else " ", theme.CRIT)

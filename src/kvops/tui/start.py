@@ -1,0 +1,55 @@
+"""From the command line's words to a running console."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from kvops import registry
+from kvops.errors import UsageError
+from kvops.telemetry.targets import resolve
+from kvops.tui.glyphs import ASCII, UNICODE
+from kvops.tui.store import Store, Watch
+from kvops.tui.terminal import watch_terminal
+
+
+def open_console(
+    targets: Sequence[str],
+    *,
+    rate: float,
+    ascii_only: bool,
+    write: bool,
+    api_key_file: Path | None = None,
+    token_file: Path | None = None,
+    control_url: str | None = None,
+) -> None:
+    """Blocks until the console is left. Raises UsageError for targets that can be none."""
+    if control_url is not None and (len(targets) != 1 or "://" not in targets[0]):
+        raise UsageError(
+            "--control-url belongs to exactly one URL target", hint="local nodes need none"
+        )
+    find = partial(
+        resolve, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    )
+    watches = [
+        Watch(_shown_name(target), partial(find, target)) for target in dict.fromkeys(targets)
+    ]
+    if "SSH_CONNECTION" in os.environ:
+        # Ten frames a second are plenty over a link; Textual reads this when it is imported.
+        os.environ.setdefault("TEXTUAL_FPS", "10")
+    from kvops.tui.app import Console
+    from kvops.tui.session import Session
+
+    store = Store(watches, discover=not targets, interval=rate)
+    watch_terminal()
+    Console(Session(store, glyphs=ASCII if ascii_only else UNICODE, write=write)).run()
+
+
+def _shown_name(target: str) -> str:
+    """A URL without its scheme, or a valid node name. Raises UsageError."""
+    if "://" in target:
+        return resolve(target).name
+    registry.node_dir(target)
+    return target

@@ -1,0 +1,81 @@
+"""What the screens draw: an immutable picture of the fleet at one moment. Freezing the console keeps one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvops.telemetry.history import History
+from kvops.telemetry.poller import PollState
+from kvops.telemetry.snapshot import NodeSnapshot
+
+Status = Literal["DOWN", "CRIT", "DENIED", "STALE", "WARN", "LOAD", "DRAIN", "WAIT", "OK"]
+"""By urgency. WAIT: not polled yet. DENIED: the node refuses the token."""
+SEVERITY: tuple[Status, ...] = (
+    "DOWN",
+    "CRIT",
+    "DENIED",
+    "STALE",
+    "WARN",
+    "LOAD",
+    "DRAIN",
+    "WAIT",
+    "OK",
+)
+Level = Literal["CRIT", "WARN", "INFO"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    title: str
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    at: float
+    level: Level
+    node: str
+    text: str
+
+
+@dataclass(frozen=True)
+class NodeView:
+    poll: PollState
+    history: History
+    interval: float
+    now: float
+    status: Status = "WAIT"
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.poll.name
+
+    @property
+    def snapshot(self) -> NodeSnapshot | None:
+        return self.poll.snapshot
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last good snapshot came."""
+        received_at = self.poll.received_at
+        return None if received_at is None else max(0.0, self.now - received_at)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the values may be shown as live."""
+        return self.status not in ("STALE", "DOWN", "DENIED", "WAIT")
+
+
+@dataclass(frozen=True)
+class FleetView:
+    now: float
+    nodes: tuple[NodeView, ...] = ()
+    events: tuple[Event, ...] = field(default=())
+    """Newest first."""
+
+    def node(self, name: str | None) -> NodeView | None:
+        return next((node for node in self.nodes if node.name == name), None)

@@ -1,0 +1,18 @@
+"""From a line of text to a strip of exact width, over a widget's own colours."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.strip import Strip
+
+
+def strip_of(text: Text, width: int, style: Style, console: Console) -> Strip:
+    """A text without spans drops its base style when rendered, so that is put beneath by hand."""
+    base = console.get_style(text.style) if isinstance(text.style, str) else text.style
+    segments = Segment.apply_style(
+        (segment for segment in text.render(console) if segment.text), base
+    )
+    return Strip(segments).adjust_cell_length(width).apply_style(style)
