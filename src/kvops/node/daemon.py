@@ -122,6 +122,7 @@ class Daemon:
         stop = asyncio.create_task(self._stop.wait())
         try:
             self._services.reader = await asyncio.to_thread(PromptReader.load, self._model.path)
+            self._services.view.tokenizer_loaded = True
             ready = asyncio.create_task(self._announce())
             await asyncio.wait({stop, engine}, return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()

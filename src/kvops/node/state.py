@@ -46,6 +46,7 @@ class NodeView:
     model_name: str
     revision: str
     url: str = ""
+    tokenizer_loaded: bool = False
 
     @property
     def stats(self) -> EngineStats | None:
@@ -67,7 +68,7 @@ class NodeView:
             return "restarting", "the engine died and is being restarted"
         if door == "draining":
             return "draining", f"{self.admission.in_flight} requests in flight"
-        if engine == "loading":
+        if engine == "loading" or not self.tokenizer_loaded:
             return "loading", self.supervisor.loading_phase
         return "ready", ""
 

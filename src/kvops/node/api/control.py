@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
+from kvops.node.api.fields import Body
 from kvops.node.api.jsonbody import JsonRoute
-from kvops.node.api.schemas import Body
 from kvops.node.services import Services
 from kvops.telemetry.snapshot import encode
 

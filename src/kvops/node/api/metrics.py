@@ -126,6 +126,12 @@ def _kv(snapshot: NodeSnapshot) -> Iterator[Metric]:
     if isinstance(snapshot.tenants, Known):
         held = [(tenant.tenant, tenant.kv_blocks) for tenant in snapshot.tenants.value]
         yield _gauges("tenant_kv_blocks", "Blocks held by a tenant.", "tenant", held)
+        quotas = [
+            (tenant.tenant, tenant.kv_quota_blocks)
+            for tenant in snapshot.tenants.value
+            if tenant.kv_quota_blocks is not None
+        ]
+        yield _gauges("tenant_kv_quota_blocks", "Blocks a tenant may hold.", "tenant", quotas)
 
 
 def _queue(snapshot: NodeSnapshot) -> Iterator[Metric]:

@@ -1,0 +1,140 @@
+"""Configuration: precedence and origin of every value, and errors that name the key and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvops.config.load import leaf_keys, load_config
+from kvops.config.schema import NodeConfig
+from kvops.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults() -> None:
+    loaded = load_config(None, {})
+    assert loaded.config == NodeConfig()
+    assert set(loaded.origins.values()) == {"default"}
+    assert list(loaded.origins) == leaf_keys()
+
+
+def test_precedence_and_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "server: {port: 1, control_port: 1, host: 127.0.0.2}\nname: filed")
+    monkeypatch.setenv("KVOPS_SERVER__PORT", "2")
+    monkeypatch.setenv("KVOPS_SERVER__CONTROL_PORT", "2")
+    loaded = load_config(file, {"server.port": 3, "model.name": None})
+    server = loaded.config.server
+    assert (server.port, server.control_port, server.host) == (3, 2, "127.0.0.2")
+    assert loaded.origins["server.port"] == "command line"
+    assert loaded.origins["server.control_port"] == "environment KVOPS_SERVER__CONTROL_PORT"
+    assert loaded.origins["server.host"] == f"file {file}"
+    assert loaded.origins["model.name"] == "default"
+    assert loaded.config.name == "filed"
+
+
+def test_units(tmp_path: Path) -> None:
+    file = write(tmp_path, "kv_cache: {bytes: 2GiB}\nruntime: {queue_timeout: 20ms, request_timeout: 5m}")
+    config = load_config(file, {}).config
+    assert (config.kv_cache.bytes, config.runtime.queue_timeout, config.runtime.request_timeout) == (2**31, 0.02, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "near"),
+    [
+        ("server: {prot: 1}", "server.prot", "server.port"),
+        ("runtime: {max_batchsize: 1}", "runtime.max_batchsize", "runtime.max_batch_size"),
+        ("max_queue: 1", "max_queue", "runtime.max_queue"),
+        ("serverr: {port: 1}", "serverr.port", "server.port"),
+        ("nonsense: 1", "nonsense", "kv_cache"),
+        ("server: 5", "server", "section"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(tmp_path: Path, text: str, named: str, near: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text), {})
+    assert named in caught.value.message
+    assert near in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("runtime: {max_batch_size: 0}", ["runtime.max_batch_size", "0", "1"]),
+        ("runtime: {queue_timeout: soon}", ["runtime.queue_timeout", "soon", "20ms"]),
+        ("runtime: {over_length: cut}", ["runtime.over_length", "cut", "truncate_head"]),
+        ("server: {port: 70000}", ["server.port", "70000", "65535"]),
+        ("name: Über", ["name", "Über"]),
+        ("kv_cache: {block_size: 17}", ["kv_cache.block_size", "17", "16"]),
+    ],
+)
+def test_a_bad_value_is_named_with_its_bound(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text), {})
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("name: a\nname: b", "twice"),
+        ("server: {port: 1, port: 2}", "twice"),
+        ("a: &a [x, x]\nb: [*a, *a]", "alias"),
+        ("- 1", "mapping"),
+        ("{", "not valid YAML"),
+        ("!!python/object/apply:os.system [echo]", "not valid YAML"),
+        ("[" * 5000, "cannot be read"),
+        ("x" * (2**20 + 1), "bound"),
+    ],
+)
+def test_a_file_that_plays_tricks_is_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text), {})
+    assert word in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "none.yaml", {})
+
+
+def test_an_unknown_variable_is_an_error_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVOPS_ADMIN_TOKEN", "x")
+    load_config(None, {})
+    monkeypatch.setenv("KVOPS_SERVER__PROT", "1")
+    with pytest.raises(ConfigError, match="KVOPS_SERVER__PORT"):
+        load_config(None, {})
+
+
+def test_an_open_bind_needs_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="API keys"):
+        load_config(None, {"server.host": "0.0.0.0"})
+    monkeypatch.setenv("KVOPS_API_KEYS", "secret")
+    assert load_config(None, {"server.host": "0.0.0.0"}).config.server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_none(host: str) -> None:
+    assert load_config(None, {"server.host": host}).config.server.host == host
+
+
+def test_the_hash_follows_the_values_not_their_origin(tmp_path: Path) -> None:
+    file = write(tmp_path, "name: a")
+    assert load_config(file, {}).config_hash == load_config(None, {"name": "a"}).config_hash
+    assert load_config(file, {}).config_hash != load_config(None, {}).config_hash
+
+
+def test_the_sample_file_is_valid() -> None:
+    sample = Path(__file__).parents[2] / "configs" / "node.yaml"
+    loaded = load_config(sample, {})
+    given = {f"{section}.{key}" for section, keys in yaml.safe_load(sample.read_text()).items()
+             if isinstance(keys, dict) for key in keys}  # fmt: skip
+    assert given <= set(leaf_keys())
+    assert loaded.config.runtime == NodeConfig().runtime
+    assert loaded.config.limits == NodeConfig().limits

@@ -1,0 +1,66 @@
+"""The over-length policies: refused with numbers, or cut where they say, always with room for the output."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvops.config.schema import OverLength
+from kvops.errors import ContextLengthExceeded
+from kvops.node.length import fit
+
+PROMPT = list(range(100))
+
+
+def test_what_fits_is_left_alone() -> None:
+    fitted = fit(PROMPT, 28, 16, 128, "reject")
+    assert (fitted.tokens, fitted.max_tokens, fitted.removed) == (tuple(PROMPT), 28, 0)
+
+
+def test_an_open_end_takes_what_is_left() -> None:
+    assert fit(PROMPT, None, None, 128, "reject").max_tokens == 28
+
+
+def test_the_usual_output_shrinks_to_what_is_left() -> None:
+    assert fit(PROMPT, None, 16, 110, "reject").max_tokens == 10
+
+
+@pytest.mark.parametrize(("asked", "limit"), [(29, 128), (None, 100), (1, 100), (500, 400)])
+def test_reject_names_the_numbers(asked: int | None, limit: int) -> None:
+    with pytest.raises(ContextLengthExceeded) as caught:
+        fit(PROMPT, asked, None, limit, "reject")
+    error = caught.value.body()["error"]
+    assert (error["prompt_tokens"], error["limit"]) == (100, limit)
+
+
+def test_where_each_policy_cuts() -> None:
+    assert fit(PROMPT, 10, None, 20, "truncate_head").tokens == tuple(range(90, 100))
+    assert fit(PROMPT, 10, None, 20, "truncate_tail").tokens == tuple(range(10))
+    assert fit(PROMPT, 10, None, 20, "truncate_middle").tokens == (0, 1, 2, 3, 4, 95, 96, 97, 98, 99)
+
+
+def test_no_policy_makes_room_for_an_output_as_long_as_the_limit() -> None:
+    with pytest.raises(ContextLengthExceeded):
+        fit(PROMPT, 20, None, 20, "truncate_head")
+
+
+@given(
+    st.integers(1, 300),
+    st.none() | st.integers(1, 300),
+    st.none() | st.just(16),
+    st.integers(16, 256),
+    st.sampled_from(["truncate_head", "truncate_middle", "truncate_tail", "reject"]),
+)
+def test_the_result_always_fits(
+    length: int, asked: int | None, usual: int | None, limit: int, policy: OverLength
+) -> None:
+    try:
+        fitted = fit(list(range(length)), asked, usual, limit, policy)
+    except ContextLengthExceeded:
+        assert length + (asked or 1) > limit
+        return
+    assert len(fitted.tokens) + fitted.max_tokens <= limit
+    assert len(fitted.tokens) >= 1
+    assert fitted.max_tokens == asked or (asked is None and fitted.max_tokens >= 1)
+    assert len(fitted.tokens) + fitted.removed == length
