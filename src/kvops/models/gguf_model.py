@@ -19,6 +19,8 @@ from kvops.models.gguf_header import GgufHeader, GgufTensor
 from kvops.models.layout import Array, TensorSource
 from kvops.models.spec import Family, ModelSpec, RopeScaling
 
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
 _READABLE = frozenset(
     GGMLQuantizationType[name]
     for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
@@ -76,7 +78,7 @@ def gguf_spec(header: GgufHeader) -> ModelSpec:
 
 def gguf_tensors(header: GgufHeader, spec: ModelSpec) -> dict[str, TensorSource]:
     """HF name → tensor. Raises ModelUnsupported for a type that is not read."""
-    data = np.memmap(header.path, mode="r", dtype=np.uint8)
+    data = _map(header)
     sources = {}
     for tensor in header.tensors:
         if tensor.name == _ROPE_FACTORS:
@@ -91,6 +93,15 @@ def gguf_tensors(header: GgufHeader, spec: ModelSpec) -> dict[str, TensorSource]
         read = functools.partial(_read, data, tensor, _permuted_heads(spec, name))
         sources[name] = TensorSource(tensor.shape, read)
     return sources
+
+
+def read_tensor(header: GgufHeader, tensor: GgufTensor) -> Array:
+    """One tensor of the file as float32, as it is stored."""
+    return _read(_map(header), tensor, None)
+
+
+def _map(header: GgufHeader) -> Bytes:
+    return np.memmap(header.path, mode="r", dtype=np.uint8)
 
 
 def _family(header: GgufHeader) -> Family:
@@ -142,7 +153,7 @@ def _rope_scaling(
         raise ModelUnsupported(f"{header.path.name} has the rope scaling {str(kind)[:40]!r}")
     for tensor in header.tensors:
         if tensor.name == _ROPE_FACTORS and tensor.type is GGMLQuantizationType.F32:
-            factors = _read(np.memmap(header.path, mode="r", dtype=np.uint8), tensor, None)
+            factors = read_tensor(header, tensor)
             return _llama3_scaling(header, factors, head_dim, theta)
     return None
 
@@ -185,7 +196,7 @@ def _permuted_heads(spec: ModelSpec, name: str) -> int | None:
     return spec.n_kv_heads if ".k_proj." in name else None
 
 
-def _read(data: np.memmap[Any, Any], tensor: GgufTensor, permuted_heads: int | None) -> Array:
+def _read(data: Bytes, tensor: GgufTensor, permuted_heads: int | None) -> Array:
     raw = data[tensor.offset : tensor.offset + tensor.n_bytes]
     values = _dequantize(raw, tensor)
     if permuted_heads is None:
@@ -194,7 +205,7 @@ def _read(data: np.memmap[Any, Any], tensor: GgufTensor, permuted_heads: int | N
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(tensor.shape)
 
 
-def _dequantize(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: GgufTensor) -> Array:
+def _dequantize(raw: Bytes, tensor: GgufTensor) -> Array:
     # The library works on 16 rows at a time: longer rows make small models load three times faster.
     rows = math.prod(tensor.shape[:-1])
     values: Array = dequantize(np.asarray(raw).reshape(rows // math.gcd(rows, 8), -1), tensor.type)
