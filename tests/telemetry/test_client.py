@@ -22,9 +22,9 @@ def answering(data: bytes) -> Answer:
     return answer
 
 
-async def snapshot_error(answer: Answer, timeout: float = 5.0) -> Exception:
+async def snapshot_error(answer: Answer, seconds: float = 5.0) -> Exception:
     async with loopback(answer) as target:
-        client = KvopsClient(target, timeout=timeout)
+        client = KvopsClient(target, timeout=seconds)
         try:
             with pytest.raises((NodeProtocolError, NodeUnauthorized, NodeUnreachable)) as caught:
                 await client.snapshot()
@@ -128,7 +128,7 @@ async def test_a_hung_node_is_unreachable_within_the_timeout() -> None:
         await hung.wait()
         return b""
 
-    error = await snapshot_error(hang, timeout=0.2)
+    error = await snapshot_error(hang, seconds=0.2)
     hung.set()
     assert isinstance(error, NodeUnreachable)
     assert "0.2 s" in error.message

@@ -41,7 +41,7 @@ def snapshot(
 
     console = Console(highlight=False, markup=False)
     for line in report_lines(taken, min(console.width, 100), console.encoding.startswith("utf")):
-        console.print(line, no_wrap=True, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
 
 
 async def _take(target: Target) -> NodeSnapshot:

@@ -17,7 +17,7 @@ import msgspec
 
 from kvops.errors import KvopsError, NodeUnauthorized
 from kvops.telemetry.clients.base import NodeClient
-from kvops.telemetry.snapshot import Known, KvMap, NodeSnapshot, Reading
+from kvops.telemetry.snapshot import KvMap, NodeSnapshot, Reading
 from kvops.telemetry.targets import Target
 
 BACK_OFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -156,10 +156,3 @@ class NodePoller:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(seconds, 0.05))
         self._wake.clear()
-
-
-def age_of(state: PollState, reading: Known[object], now: float) -> float | None:
-    """How old a reading of the last good snapshot is, seconds: the time since it came and its age on the node."""
-    if state.snapshot is None or state.received_at is None:
-        return None
-    return max(0.0, now - state.received_at) + max(0.0, state.snapshot.taken_at - reading.at)

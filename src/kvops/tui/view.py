@@ -7,7 +7,7 @@ from typing import Literal
 
 from kvops.telemetry.history import History
 from kvops.telemetry.poller import PollState
-from kvops.telemetry.snapshot import NodeSnapshot
+from kvops.telemetry.snapshot import Known, NodeSnapshot
 
 Status = Literal["DOWN", "CRIT", "DENIED", "STALE", "WARN", "LOAD", "DRAIN", "WAIT", "OK"]
 """By urgency. WAIT: not polled yet. DENIED: the node refuses the token."""
@@ -63,6 +63,18 @@ class NodeView:
         """Seconds since the last good snapshot came."""
         received_at = self.poll.received_at
         return None if received_at is None else max(0.0, self.now - received_at)
+
+    @property
+    def engine_lag(self) -> float | None:
+        """How much older the engine's own figures are than the snapshot, while it has work to do; seconds."""
+        snapshot = self.poll.snapshot
+        if (
+            snapshot is None
+            or not isinstance(snapshot.kv, Known)
+            or not isinstance(snapshot.progress, Known)
+        ):
+            return None
+        return snapshot.taken_at - snapshot.kv.at if snapshot.progress.value.work_pending else None
 
     @property
     def fresh(self) -> bool:

@@ -16,6 +16,9 @@ from kvops.tui.text import age_text, clean, fit, spread, status_text
 from kvops.tui.view import FleetView, NodeView
 from kvops.units import format_duration
 
+LAG_SHOWN = 3.0
+"""Seconds by which the engine's figures may trail before it is said."""
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -103,6 +106,9 @@ def node_line(node: NodeView, width: int, glyphs: Glyphs) -> Text:
         if isinstance(snapshot.config_hash, Known):
             left.append(f"  cfg {clean(snapshot.config_hash.value, 8)}", theme.LABEL)
     age = age_text(node.age) or "no answer yet"
-    right = Text(f"age {age} ", theme.LABEL if node.fresh else f"bold {theme.WARN}")
+    right = Text.assemble((f"age {age} ", theme.LABEL if node.fresh else f"bold {theme.WARN}"))
+    if node.engine_lag is not None and node.engine_lag > LAG_SHOWN:
+        lag = f"{glyphs.dot} engine figures {age_text(node.engine_lag)} older "
+        right.append(lag, f"bold {theme.WARN}")
     room = width - right.cell_len - 1
     return spread(fit(left, min(left.cell_len, room)), right, width)

@@ -35,7 +35,7 @@ def map_rows(kv_map: KvMap, width: int, height: int) -> list[str]:
     count = len(kv_map.cells)
     if count == 0 or width < 1 or height < 1:
         return []
-    stretch = max(1, width * height // count)
+    stretch = max(1, min(width, width * height // count))
     while stretch > 1 and -(-count // max(1, width // stretch)) > height:
         stretch -= 1
     per_row = max(1, width // stretch)

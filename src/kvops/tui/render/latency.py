@@ -66,28 +66,28 @@ def latency_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Te
         return [Text(f"not exposed: {snapshot.latency.reason}", theme.MUTED)]
     latency = snapshot.latency.value
     columns = ("p50", "p95", "p99", "max") if width >= 52 else ("p50", "p95", "p99")
-    head = Text(
-        f"{'':<11}"
-        + "".join(f"{name:>7} " for name in columns)
-        + ("    n" if width < 52 else " samples"),
-        theme.LABEL,
-    )
+    samples = "" if width < 40 else "    n" if width < 52 else " samples"
+    head = Text(f"{'':<11}" + "".join(f"{name:>7} " for name in columns) + samples, theme.LABEL)
     rows = [
-        _row("TTFT", latency.ttft, columns, glyphs),
-        _row("inter-token", latency.inter_token, columns, glyphs),
-        _row("queue", latency.queue, columns, glyphs),
-        _row("request", latency.duration, columns, glyphs),
+        _row(label, values, columns, len(samples), glyphs)
+        for label, values in (
+            ("TTFT", latency.ttft),
+            ("inter-token", latency.inter_token),
+            ("queue", latency.queue),
+            ("request", latency.duration),
+        )
     ]
     return [fit(line, width) for line in (head, *rows)]
 
 
-def _row(label: str, values: Percentiles, columns: Sequence[str], glyphs: Glyphs) -> Text:
+def _row(
+    label: str, values: Percentiles, columns: Sequence[str], room: int, glyphs: Glyphs
+) -> Text:
+    """`room`: cells for the number of samples; 0 leaves it out."""
     line = Text.assemble((f"{label:<11}", theme.LABEL))
     for which in columns:
         line.append_text(fit(percentile_text(values, which, glyphs), 7, "right")).append(" ")
-    return line.append(
-        f"{format_count(values.samples):>{5 if len(columns) < 4 else 8}}", theme.LABEL
-    )
+    return line.append(f"{format_count(values.samples):>{room}}", theme.LABEL) if room else line
 
 
 def traffic_line(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> Text:

@@ -1,4 +1,4 @@
-"""The queue panel: slots, waiting room, classes and tenants."""
+"""The queue panel: slots, waiting room, classes, forward progress, outcomes and tenants."""
 
 from __future__ import annotations
 
@@ -7,20 +7,50 @@ from rich.text import Text
 from kvops.telemetry.snapshot import Known, NodeSnapshot, QueueState, TenantUsage
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.text import bar, clean, fit, in_a_row, latency_text, usage_style
+from kvops.tui.text import bar, clean, fit, in_a_row, latency_text, thousands, usage_style
 
 CLASSES = ("online", "normal", "batch")
 
 
 def queue_lines(snapshot: NodeSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Text]:
-    """At most `height` lines: running, waiting, classes, then tenants by what they hold."""
+    """At most `height` lines; tenants by what they hold. What does not fit goes: outcomes, progress, tenants."""
     if not isinstance(snapshot.queue, Known):
         return [Text(f"not exposed: {snapshot.queue.reason}", theme.MUTED)]
     lines = _load_lines(snapshot.queue.value, width, glyphs)
+    lines += _work_lines(snapshot, width, glyphs)[: max(0, height - len(lines) - 2)]
     room = height - len(lines) - 1
     if room > 0:
         lines += _tenant_lines(snapshot, width, room, glyphs)
     return [fit(line, width) for line in lines[:height]]
+
+
+def _work_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """Forward progress, and how requests ended since the node started."""
+    lines = []
+    if isinstance(snapshot.progress, Known):
+        progress = snapshot.progress.value
+        last = latency_text(progress.last_step_age_seconds, glyphs)
+        parts = (
+            ("step", thousands(progress.steps)),
+            ("last", last),
+            ("restarts", str(progress.engine_restarts)),
+        )
+        lines.append(in_a_row(parts, width, glyphs))
+    if isinstance(snapshot.traffic, Known):
+        traffic = snapshot.traffic.value
+        ended = (traffic.requests_by_outcome, traffic.rejections_by_reason)
+        counted = tuple(
+            (clean(name, 20), str(count))
+            for counts in ended
+            for name, count in counts.items()
+            if count
+        )
+        lines.append(
+            in_a_row(counted, width, glyphs)
+            if counted
+            else Text("no request has ended yet", theme.MUTED)
+        )
+    return lines
 
 
 def _load_lines(queue: QueueState, width: int, glyphs: Glyphs) -> list[Text]:

@@ -43,12 +43,10 @@ def _section(title: str, lines: list[Text]) -> list[Text]:
 def _headline(snapshot: NodeSnapshot, glyphs: Glyphs) -> Iterator[Text]:
     reason = f" ({clean(snapshot.state_reason)})" if snapshot.state_reason else ""
     line = Text.assemble((clean(snapshot.node), "bold"), f"  {snapshot.state}{reason}")
-    line.append(
-        f"  {clean(snapshot.engine)} {clean(snapshot.engine_version)}  {clean(snapshot.url)}"
-    )
     if isinstance(snapshot.uptime_seconds, Known):
         line.append(f"  up {uptime_text(snapshot.uptime_seconds.value)}")
     yield line.append(f"  at {clock_text(snapshot.taken_at)}")
+    yield Text(f"{clean(snapshot.engine)} {clean(snapshot.engine_version)}  {clean(snapshot.url)}")
     if isinstance(snapshot.model, Known):
         model = snapshot.model.value
         yield Text(

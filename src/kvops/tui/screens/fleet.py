@@ -105,7 +105,7 @@ class FleetScreen(ViewScreen):
         self.app.switch_mode("node")
 
     def action_open_node(self) -> None:
-        self.query_one("#nodes", Rows).action_open()
+        self.query_one("#nodes", Rows).open()
 
     def action_sort(self) -> None:
         self._sort = (self._sort + 1) % len(fleet.SORTS)

@@ -29,9 +29,9 @@ class NodeScreen(ViewScreen):
     TAB = "Node"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.switch_mode('fleet')", "back", id="node-back"),
-        Binding("n", "step(1)", "next", id="node-next"),
+        Binding("n", "step(1)", "next", show=False, id="node-next"),
         Binding("N", "step(-1)", "previous", show=False, id="node-previous"),
-        Binding("m", "measure", "measure", id="node-measure"),
+        Binding("m", "measure", "chart", id="node-measure"),
         Binding("s", "sort", "sort", id="node-sort"),
     ]
 

@@ -9,7 +9,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from kvops.tui.text import style_key
-from kvops.tui.widgets.strips import strip_of
+from kvops.tui.widgets.strips import retitle, strip_of
 
 
 class Lines(Widget, can_focus=False):
@@ -23,9 +23,7 @@ class Lines(Widget, can_focus=False):
         self._title = ""
 
     def show(self, lines: Sequence[Text], title: str | None = None) -> None:
-        if title is not None and title != self._title:
-            self._title = title
-            self.border_title = Text(title)
+        self._title = retitle(self, title, self._title)
         if [style_key(line) for line in lines] != [style_key(line) for line in self._lines]:
             self._lines = list(lines)
             self.refresh()

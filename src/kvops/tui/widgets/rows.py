@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from kvops.tui.text import style_key
-from kvops.tui.widgets.strips import strip_of
+from kvops.tui.widgets.strips import retitle, strip_of
 
 
 class Rows(Widget, can_focus=True):
@@ -29,7 +29,6 @@ class Rows(Widget, can_focus=True):
         Binding("pageup,ctrl+u", "move(-10)", "page up", show=False, id="row-page-up"),
         Binding("home,g", "move(-1000000)", "first", show=False, id="row-first"),
         Binding("end,G", "move(1000000)", "last", show=False, id="row-last"),
-        Binding("enter", "open", "open", show=False, id="row-open"),
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
@@ -77,9 +76,7 @@ class Rows(Widget, can_focus=True):
     def show(
         self, header: Text, rows: Sequence[tuple[str, Text]], title: str | None = None
     ) -> None:
-        if title is not None and title != self._title:
-            self._title = title
-            self.border_title = Text(title)
+        self._title = retitle(self, title, self._title)
         grown = len(rows) != len(self._rows)
         if self._looks(header, rows) == self._looks(self._header, self._rows):
             return
@@ -121,7 +118,7 @@ class Rows(Widget, can_focus=True):
         if self._rows:
             self.move_to(self._rows[min(max(self._index + step, 0), len(self._rows) - 1)][0])
 
-    def action_open(self) -> None:
+    def open(self) -> None:
         if self._key is not None:
             self.post_message(self.Opened(self, self._key))
 
@@ -131,7 +128,7 @@ class Rows(Widget, can_focus=True):
         if 0 <= row < len(self._rows):
             key = self._rows[row][0]
             if key == self._key and event.chain > 1:
-                self.action_open()
+                self.open()
             self.move_to(key)
 
     def on_mouse_scroll_down(self) -> None:

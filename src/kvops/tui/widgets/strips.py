@@ -7,6 +7,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
+from textual.widget import Widget
 
 
 def strip_of(text: Text, width: int, style: Style, console: Console) -> Strip:
@@ -16,3 +17,13 @@ def strip_of(text: Text, width: int, style: Style, console: Console) -> Strip:
         (segment for segment in text.render(console) if segment.text), base
     )
     return Strip(segments).adjust_cell_length(width).apply_style(style)
+
+
+def retitle(widget: Widget, title: str | None, shown: str) -> str:
+    """Set the border's title when it differs from `shown`; a rule without corners gets space around it."""
+    if title is None:
+        return shown
+    wanted = title if widget.styles.border_left[0] else f" {title} "
+    if wanted != shown:
+        widget.border_title = Text(wanted)
+    return wanted
