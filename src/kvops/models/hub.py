@@ -11,17 +11,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
 from kvops import paths
-from kvops.errors import ModelCorrupt, ModelNotFound, ModelSourceError, ModelUnsupported, UsageError
+from kvops.errors import (
+    KvopsError,
+    ModelCorrupt,
+    ModelError,
+    ModelNotFound,
+    ModelSourceError,
+    ModelUnsupported,
+    UsageError,
+)
 from kvops.models.manifest import FileEntry
 from kvops.models.sources import SHARD, TEXT_FILES, Progress, check_hash, name_from
 
@@ -49,11 +55,13 @@ class HubSource:
     def fetch(self, into: Path, progress: Progress) -> bool:
         try:
             self._fetch(into, progress)
+        except KvopsError:
+            raise
         except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-            raise ModelNotFound(
-                f"the hub has no {self.label}", hint="check the name; a private one needs HF_TOKEN"
-            ) from error
-        except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+            raise _not_there(self.label, error) from error
+        except (
+            Exception
+        ) as error:  # the transport under the hub's client, and its errors, change with its version
             raise _unreachable(self.label, error) from error
         return False
 
@@ -97,12 +105,18 @@ def _wanted(name: str) -> bool:
     return name in TEXT_FILES or SHARD.fullmatch(name) is not None
 
 
-def _unreachable(label: str, error: Exception) -> ModelSourceError:
+def _not_there(label: str, error: Exception) -> ModelError:
     if isinstance(error, GatedRepoError):
         return ModelSourceError(
             f"{label} is gated", hint="accept its terms on the hub and set HF_TOKEN"
         )
-    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return ModelNotFound(
+        f"the hub has no {label}", hint="check the name; a private one needs HF_TOKEN"
+    )
+
+
+def _unreachable(label: str, error: Exception) -> ModelSourceError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
     return ModelSourceError(
         f"{label} cannot be downloaded: {reason}", hint="check the network and HF_ENDPOINT"
     )

@@ -46,7 +46,7 @@ def resolve(name_or_path: str) -> StoredModel:
         if manifest is not None:
             return _stored(manifest)
     path = Path(name_or_path).expanduser()
-    if path.is_dir() or path.is_file():
+    if name_or_path and (path.is_dir() or path.is_file()):
         return _outside(path.resolve())
     raise ModelNotFound(
         f"there is no model {name_or_path!r}", hint=f"kvops model pull {name_or_path}"
