@@ -80,7 +80,7 @@ class FaultyNode:
     # Data plane
 
     async def livez(self, request: Request) -> Response:
-        return PlainTextResponse("ok")
+        return error(503, "not_ready") if self.has("stalled") else PlainTextResponse("ok")
 
     async def readyz(self, request: Request) -> Response:
         return error(503, "not_ready") if self.has("not_ready") else PlainTextResponse("ok")

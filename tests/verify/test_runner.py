@@ -63,6 +63,13 @@ def test_a_check_that_takes_too_long_is_inconclusive() -> None:
     assert "0.05 s" in str(report.checks[0].observed)
 
 
+def test_a_check_that_takes_too_long_on_a_node_without_progress_fails() -> None:
+    with serve("stalled") as node:
+        report = run(planned("a", slow, timeout="50ms"), url=node.url)
+    assert report.checks[0].verdict == "fail"
+    assert "/livez 503" in str(report.checks[0].observed)
+
+
 def test_nothing_listening_is_unreachable_and_no_check_is_run() -> None:
     report = run(planned("a", good), url="http://127.0.0.1:9")
     assert (report.verdict, report.exit_code) == ("unreachable", 4)

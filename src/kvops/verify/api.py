@@ -17,7 +17,10 @@ from kvops.telemetry.targets import Target
 MAX_BODY = 32 * 2**20
 MAX_LINE = 4 * 2**20
 CONNECT_TIMEOUT = 5.0
-ANSWER_TIMEOUT = 30.0
+ANSWER_TIMEOUT = 60.0
+"""Seconds for a whole answer where a caller sets no other bound."""
+CHECK_BOUND = 3600.0
+"""For long prompts and outputs: the check's own timeout ends them."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,9 +113,9 @@ async def _outcome(planned: PlannedCheck, context: Context) -> Outcome:
     except Finding as finding:
         return finding.outcome
     except TimeoutError:
-        return _open(f"not finished within {limit:g} s", "raise the check's timeout in the profile")
+        return await _silent(context, f"not finished within {limit:g} s")
     except httpx.TimeoutException as error:
-        return _lost(f"no answer to {_where(error)} in time", "the node hangs or is far too slow")
+        return await _silent(context, f"no answer to {_where(error)} in time")
     except httpx.TransportError as error:
         return _lost(f"connection lost at {_where(error)}: {_words(error)}", "the node went away")
     except NodeUnreachable as error:
@@ -126,6 +126,19 @@ async def _outcome(planned: PlannedCheck, context: Context) -> Outcome:
         return _lost(error.message, error.hint or "the node broke the protocol")
     except Exception as error:
         return _broken(f"{type(error).__name__}: {_words(error)}")
+
+
+async def _silent(context: Context, what: str) -> Outcome:
+    """Slow and hung look alike from here; `/livez`, which is about progress, tells them apart."""
+    try:
+        status = (await context.api.get("/livez", within=5)).status
+    except httpx.TransportError:
+        status = None
+    if status in (200, 404):
+        return _open(
+            what, "the node moves but slowly: free its machine, or raise the timeout in the profile"
+        )
+    return _lost(f"{what}; /livez {status or 'does not answer'}", "the node hangs")
 
 
 def _lost(what: str, why: str) -> Outcome:

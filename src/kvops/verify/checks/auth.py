@@ -32,9 +32,9 @@ async def default_deny(context: Context, parameters: Parameters) -> Outcome:
             remedy="take the node off the network: its key check has a hole",
             leaks=leaks,
         )
-        data = "no route answers without a key"
+        data = "data plane shut"
     elif is_loopback(context.target.url):
-        data = "no keys configured, reachable from this machine only"
+        data = "no keys, but loopback only"
         if control is None:
             skip(f"{data}, and no control plane is known", remedy="add keys: server.api_keys_file")
     else:

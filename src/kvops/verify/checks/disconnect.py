@@ -8,7 +8,7 @@ import contextlib
 import httpx
 from pydantic import Field
 
-from kvops.verify.api import first_delta
+from kvops.verify.api import CHECK_BOUND, first_delta
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require
 from kvops.verify.context import Context
 from kvops.verify.occupancy import Occupancy, occupancy, wait_until
@@ -60,7 +60,7 @@ async def _drop_stream(
 async def _drop_plain(
     context: Context, body: dict[str, object], before: Occupancy, within: float
 ) -> None:
-    request = asyncio.create_task(context.api.post("/v1/completions", body, within=3600))
+    request = asyncio.create_task(context.api.post("/v1/completions", body, within=CHECK_BOUND))
     try:
         await _seen_running(context, before, within)
     finally:

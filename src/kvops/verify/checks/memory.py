@@ -39,8 +39,8 @@ async def adds_up(context: Context, parameters: LedgerParameters) -> Outcome:
     idle = await _idle(context, parameters.idle_within)
     return Outcome(
         verdict="pass",
-        observed=f"accounts sum to {memory.value.total:,} B, {idle.total_blocks:,} blocks, none held when idle",
-        expected="sums exact, 0 blocks used when idle, 0 invariant violations",
+        observed=f"{memory.value.total:,} B and {idle.total_blocks:,} blocks accounted for; 0 held",
+        expected="exact sums; 0 blocks held when idle",
         unit="bytes",
         n=2,
         evidence={

@@ -43,7 +43,7 @@ async def short(context: Context, parameters: ShortParameters) -> Outcome:
     return Outcome(
         verdict="pass",
         observed="; ".join(_in_words(entry["usage"]) for entry in seen.values()),
-        expected=f"prompt + completion = total, at most {limit} completion tokens",
+        expected=f"prompt + completion (≤ {limit}) = total",
         unit="tokens",
         n=len(seen),
         evidence=seen,
@@ -81,8 +81,8 @@ async def stream(context: Context, parameters: StreamParameters) -> Outcome:
     _require_same(context, same, streamed, plain)
     return Outcome(
         verdict="pass",
-        observed=f"{streamed.deltas} deltas, first after {streamed.first_delta_seconds:.3f} s, text as unstreamed",
-        expected="first delta, usage, [DONE], the text of the unstreamed greedy answer",
+        observed=f"{streamed.deltas} deltas, first after {streamed.first_delta_seconds:.2f} s; same text",
+        expected="deltas, usage, [DONE]; the unstreamed text",
         n=2,
         evidence={"deltas": streamed.deltas, "first_delta_seconds": streamed.first_delta_seconds},
     )
@@ -160,8 +160,8 @@ async def multi_turn(context: Context, parameters: MultiTurnParameters) -> Outco
     reuse = "cache use not exposed" if cached is None else f"{cached} from the cache"
     return Outcome(
         verdict="pass",
-        observed=f"prompt grew {before} → {after}, {reuse}",
-        expected="turn one in turn two's prompt, served from the cache",
+        observed=f"prompt grew from {before} to {after}, {reuse}",
+        expected="a longer prompt, turn one from the cache",
         unit="tokens",
         n=2,
         evidence=evidence | {"cached_tokens": cached},
