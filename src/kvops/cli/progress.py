@@ -25,7 +25,7 @@ def shown_progress() -> Iterator[ToldProgress]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _Bar(bars, bars.add_task("", total=None))
+        yield _Bar(bars, bars.add_task("starting", total=None))
 
 
 class _Lines:
@@ -41,7 +41,8 @@ class _Bar:
         self._bars, self._task = bars, task
 
     def step(self, what: str, total: int | None) -> None:
-        self._bars.reset(self._task, description=what, total=total)
+        self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(what, total=total)
 
     def advance(self, done: int) -> None:
         self._bars.advance(self._task, done)
