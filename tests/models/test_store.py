@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from kvops.models import store
 from kvops.models.manifest import Manifest, read_manifest
 from kvops.models.pull import pull
 from kvops.models.sources import parse_source
+from tests.harness import KVOPS
 from tests.models.gguf_files import to_gguf
 from tests.models.test_checkpoint import change_config, shard
 from tests.tiny import make_tiny_model
@@ -170,6 +172,20 @@ def test_a_pull_that_fails_leaves_nothing(how: str, tmp_path: Path) -> None:
     assert store.list_models() == []
     with pytest.raises(ModelNotFound):
         store.resolve("m")
+
+
+def test_two_pulls_at_once_make_one_model(tiny_model: Path, kvops_home: Path) -> None:
+    command = [*KVOPS, "model", "pull", str(tiny_model)]
+    env = os.environ | {"KVOPS_HOME": str(kvops_home)}
+    both = [
+        subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        for _ in range(2)
+    ]
+    said = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
+    assert said == ["already", "pulled"]
+    assert store.verify("tiny-llama") == []
 
 
 def test_what_a_killed_pull_left_is_no_model_and_is_cleared(tiny_model: Path) -> None:
