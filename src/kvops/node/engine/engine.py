@@ -237,7 +237,7 @@ class Engine:
         self._pool.flush()
         self._pool.evictions = 0
         self._scheduler.counters = Counters()
-        self._steps = 0
+        self._steps, self._last_step_at = 0, None
 
     def _drain(self) -> None:
         while self.has_work():

@@ -56,7 +56,7 @@ def load_weights(
     """Read one layer at a time: the peak is the finished weights and one layer in float32."""
     outer: dict[str, Tensor] = {}
     layers: list[LayerWeights] = []
-    tensors = ((name, torch.from_numpy(array).to(device, dtype)) for name, array in arrays)
+    tensors = ((name, torch.tensor(array, dtype=dtype, device=device)) for name, array in arrays)
     for layer, group in groupby(tensors, key=_layer_index):
         if layer is None:
             outer |= group
