@@ -16,6 +16,8 @@ from kvops.telemetry.snapshot import Known, NodeSnapshot
 from tests.harness import RunningNode, start_node
 from tests.tiny import make_tiny_model
 
+HTTP = httpx.Client(timeout=30, trust_env=False)
+"""Shared, since making a client costs more than most requests here."""
 KEYS = {"alice": "kvk_alice_secret", "bob": "kvk_bob_secret"}
 
 
@@ -26,7 +28,9 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def narrow_node(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+def narrow_node(
+    long_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningNode]:
     """One request at a time, one waiting, short deadlines, a small body."""
     settings: dict[str, object] = {
         "model": {"name": str(long_model)},
@@ -66,22 +70,39 @@ def keyed_node(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     node.stop()
 
 
+_MODELS: dict[str, str] = {}
+
+
 def model_of(node: RunningNode, key: str | None = None) -> str:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    name = httpx.get(f"{node.url}/v1/models", headers=headers).json()["data"][0]["id"]
-    assert isinstance(name, str)
-    return name
+    if node.url not in _MODELS:
+        _MODELS[node.url] = HTTP.get(f"{node.url}/v1/models", headers=headers).json()["data"][0][
+            "id"
+        ]
+    return _MODELS[node.url]
 
 
 def complete(node: RunningNode, prompt: object = "hello", **fields: Any) -> httpx.Response:
-    body = {"model": model_of(node), "prompt": prompt, "temperature": 0, "ignore_eos": True, **fields}
-    return httpx.post(f"{node.url}/v1/completions", json=body, timeout=30)
+    body = {
+        "model": model_of(node),
+        "prompt": prompt,
+        "temperature": 0,
+        "ignore_eos": True,
+        **fields,
+    }
+    return HTTP.post(f"{node.url}/v1/completions", json=body)
 
 
 def chat(node: RunningNode, content: object = "hello", **fields: Any) -> httpx.Response:
     messages = [{"role": "user", "content": content}]
-    body = {"model": model_of(node), "messages": messages, "temperature": 0, "ignore_eos": True, "max_tokens": 8}
-    return httpx.post(f"{node.url}/v1/chat/completions", json=body | fields, timeout=30)
+    body = {
+        "model": model_of(node),
+        "messages": messages,
+        "temperature": 0,
+        "ignore_eos": True,
+        "max_tokens": 8,
+    }
+    return HTTP.post(f"{node.url}/v1/chat/completions", json=body | fields)
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 15) -> None:

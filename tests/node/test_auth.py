@@ -20,7 +20,11 @@ def write_keys(path: Path, rows: object, mode: int = 0o600) -> Path:
 
 
 def row(name: str, tenant: str = "acme") -> dict[str, str]:
-    return {"id": name, "tenant": tenant, "sha256": hashlib.sha256(f"key-{name}".encode()).hexdigest()}
+    return {
+        "id": name,
+        "tenant": tenant,
+        "sha256": hashlib.sha256(f"key-{name}".encode()).hexdigest(),
+    }
 
 
 def test_without_keys_everyone_is_the_default_tenant() -> None:
@@ -34,7 +38,9 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     assert (caller.tenant, caller.key_id) == ("other", "b")
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic key-a", "key-a", "Bearer key-A", "Bearer é"])
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Basic key-a", "key-a", "Bearer key-A", "Bearer é"]
+)
 def test_anything_but_a_known_key_is_refused(tmp_path: Path, header: str | None) -> None:
     ring = load_keys(write_keys(tmp_path / "keys.yaml", [row("a")]))
     with pytest.raises(InvalidApiKey):

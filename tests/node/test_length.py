@@ -37,7 +37,18 @@ def test_reject_names_the_numbers(asked: int | None, limit: int) -> None:
 def test_where_each_policy_cuts() -> None:
     assert fit(PROMPT, 10, None, 20, "truncate_head").tokens == tuple(range(90, 100))
     assert fit(PROMPT, 10, None, 20, "truncate_tail").tokens == tuple(range(10))
-    assert fit(PROMPT, 10, None, 20, "truncate_middle").tokens == (0, 1, 2, 3, 4, 95, 96, 97, 98, 99)
+    assert fit(PROMPT, 10, None, 20, "truncate_middle").tokens == (
+        0,
+        1,
+        2,
+        3,
+        4,
+        95,
+        96,
+        97,
+        98,
+        99,
+    )
 
 
 def test_no_policy_makes_room_for_an_output_as_long_as_the_limit() -> None:

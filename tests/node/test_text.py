@@ -23,7 +23,9 @@ class Letters:
         return self._tail
 
 
-def run(pieces: list[str], stops: list[str], tail: str = "", min_tokens: int = 0) -> tuple[list[str], Transcript]:
+def run(
+    pieces: list[str], stops: list[str], tail: str = "", min_tokens: int = 0
+) -> tuple[list[str], Transcript]:
     transcript = Transcript(Letters(pieces, tail), stops, min_tokens)
     sent = []
     for token in range(len(pieces)):
@@ -79,7 +81,9 @@ def test_stops_are_not_looked_for_before_min_tokens() -> None:
     st.lists(st.text("ab<>", max_size=4), max_size=12),
     st.lists(st.text("ab<>", min_size=1, max_size=5), max_size=3),
 )
-def test_it_is_the_text_before_the_first_stop_however_it_is_cut(pieces: list[str], stops: list[str]) -> None:
+def test_it_is_the_text_before_the_first_stop_however_it_is_cut(
+    pieces: list[str], stops: list[str]
+) -> None:
     sent, transcript = run(pieces, stops)
     whole, got = "".join(pieces), "".join(sent)
     hit = any(stop in whole for stop in stops)

@@ -14,7 +14,13 @@ def test_too_few_samples_claim_nothing() -> None:
 
 def test_nearest_rank() -> None:
     result = percentiles([float(n) for n in range(100, 0, -1)])
-    assert (result.samples, result.p50, result.p95, result.p99, result.max) == (100, 50.0, 95.0, 99.0, 100.0)
+    assert (result.samples, result.p50, result.p95, result.p99, result.max) == (
+        100,
+        50.0,
+        95.0,
+        99.0,
+        100.0,
+    )
 
 
 def test_old_samples_leave_the_window() -> None:

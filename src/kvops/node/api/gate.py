@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvops.config.load import is_loopback
-from kvops.errors import Forbidden, InternalError, InvalidApiKey, RequestError, TooLarge
+from kvops.errors import Forbidden, InternalError, InvalidApiKey, RequestError, RouteUnknown, TooLarge
 from kvops.node.api.problems import log_defect, respond
 from kvops.node.auth import AdminToken, KeyRing
 
@@ -61,6 +61,9 @@ class Gate:
                 status=431,
             )
         self._admit(scope, Headers(scope=scope))
+        if b"%" in scope.get("raw_path", b""):
+            # No route needs escapes; a proxy that decides by path must see the path that is served.
+            raise RouteUnknown("there is no such route.")
 
     async def _failed(
         self, error: Exception, scope: Scope, receive: Receive, sender: _Sender

@@ -17,10 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from kvops.errors import InternalError, InvalidRequest, MethodNotAllowed, RequestError, RouteUnknown
+from kvops.errors import BodyTimeout, InternalError, InvalidRequest, MethodNotAllowed, RequestError, RouteUnknown
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
-_UNION_TAGS = {"str", "int", "float", "bool", "body", "none"}
+_NO_FIELD = {"str", "int", "float", "bool", "body", "query", "none"}
 _CLIENT_CLOSED = 499
 
 log = structlog.get_logger("kvops.api")
@@ -35,7 +35,9 @@ def install(app: FastAPI) -> None:
 
 
 def respond(error: RequestError, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(error.body(), error.http_status, error.headers() | (headers or {}))
+    """A body that is late stays unread, so its connection is of no more use."""
+    closing = {"Connection": "close"} if isinstance(error, BodyTimeout) else {}
+    return JSONResponse(error.body(), error.http_status, error.headers() | closing | (headers or {}))
 
 
 async def _on_request_error(request: Request, error: Exception) -> Response:
@@ -103,6 +105,6 @@ def _path(location: Sequence[Any]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif _FIELD.fullmatch(part) and part not in _UNION_TAGS:
+        elif _FIELD.fullmatch(part) and part not in _NO_FIELD:
             path += f".{part}" if path else part
     return path
