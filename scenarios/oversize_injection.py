@@ -23,6 +23,7 @@ class Injector(PlanUser):
 
     def on_start(self) -> None:
         self.control = os.environ.get("KVOPS_CONTROL_URL"), os.environ.get("KVOPS_ADMIN_TOKEN")
+        self.alive = "/health" if self.client.fetch("GET", "/livez").status == 404 else "/livez"
         self.canary("canary before all")
 
     def plan(self) -> Iterator[injection.Case]:
@@ -41,7 +42,7 @@ class Injector(PlanUser):
             "/v1/completions", case.body(), case.name, lambda got: wrong_status(case.judge(got))
         )
         self.canary(f"canary after {case.name}")
-        self.get("/livez", f"livez after {case.name}", is_alive)
+        self.get(self.alive, f"livez after {case.name}", is_alive)
 
     def canary(self, name: str) -> None:
         before = node_view.steps(*self.control)
@@ -87,5 +88,5 @@ def is_alive(got: Exchange) -> Outcome:
         return Outcome()
     what: Any = f"HTTP {got.status}" if got.status is not None else got.error_class
     return Outcome(
-        error_class=ErrorClass.NODE_DOWN, message=f"/livez answers {what}: {got.message}"
+        error_class=ErrorClass.NODE_DOWN, message=f"the node answers {what}: {got.message}"
     )

@@ -53,6 +53,11 @@ def test_too_short_for_a_needle() -> None:
         build(random.Random(0), make_needle(random.Random(0)), SHORTEST - 1, 50, words)
 
 
+def test_a_tokenizer_that_leaves_no_room_for_the_needle() -> None:
+    with pytest.raises(ValueError, match="too short for this tokenizer"):
+        build(random.Random(0), make_needle(random.Random(0)), SHORTEST, 50, len)
+
+
 @pytest.mark.parametrize(
     ("answer", "found"),
     [

@@ -204,6 +204,23 @@ def test_a_node_that_dies_of_an_injection_fails_the_run(kvops_home: Path) -> Non
     assert all("deep nesting" in reason for reason in report["verdict"]["reasons"])
 
 
+def test_a_node_that_goes_away_fails_the_run_although_it_broke(kvops_home: Path) -> None:
+    gone = threading.Event()
+
+    def leaving(request: Request, reply: Reply) -> None:
+        if request.path == "/v1/chat/completions":
+            gone.set()
+        if not gone.is_set():
+            node(request, reply)
+
+    with serving(leaving) as server:
+        result, report = load(kvops_home, "run", "needle_recall", "--node", server.url, *SMALL)
+    assert result.returncode == 1
+    assert report["run"]["status"] == "failed"
+    assert "/v1/tokenize" in report["run"]["reason"]
+    assert report["summary"]["errors"].keys() == {"connection_reset"}
+
+
 def test_ramp_counts_each_step(kvops_home: Path) -> None:
     def paced(request: Request, reply: Reply) -> None:
         if request.path != "/v1/chat/completions":

@@ -96,6 +96,8 @@ def run(
         seed=secrets.randbelow(10**6) if seed is None else seed,
         out=out,
     )
+    if chosen.note:
+        typer.echo(chosen.note, err=True)
     with _Display() as display:
         made = launcher.run(plan, display.update)
     raise typer.Exit(_report(made, as_json))

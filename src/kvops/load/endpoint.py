@@ -36,6 +36,11 @@ def _first_model(answer: Answer, url: str) -> dict[str, Any]:
     if answer.status in (401, 403):
         raise NodeUnauthorized(f"{url} refuses the API key", hint="see --api-key-file")
     body = answer.json()
+    if answer.status == 503:
+        reason = body.get("error", {}).get("message") if isinstance(body, dict) else None
+        raise NodeUnreachable(
+            f"{url} is not ready: {reason or 'HTTP 503'}", hint="kvops node status says when it is"
+        )
     models = body.get("data") if isinstance(body, dict) else None
     if (
         answer.status != 200

@@ -39,6 +39,7 @@ _SHORT = (
     "Leaves fell.",
     "All was well.",
 )
+_SHORTEST = ("So.", "Yes.", "Oh.")
 _ADJECTIVES = ("amber", "silver", "crimson", "quiet", "golden", "hidden", "marble", "velvet", "northern", "copper",
                "gentle", "frozen", "ancient", "violet", "hollow", "bright")  # fmt: skip
 _NOUNS = ("falcon", "lantern", "harbor", "meadow", "compass", "orchid", "canyon", "anchor", "willow", "beacon",
@@ -68,7 +69,7 @@ class Prompt(msgspec.Struct, frozen=True):
     tokens: int
     """Of the whole request, as `count` says."""
     needle_at: int | None
-    """Token position of the needle in the request; None in a prompt without one."""
+    """Tokens of the message before the needle, the template's own left out; None in a prompt without one."""
     depth: float | None
     """Where the needle really is: tokens of the document before it over all its tokens, percent."""
 
@@ -95,7 +96,8 @@ def build(
 ) -> Prompt:
     """A request of at most `length` tokens and little less, the needle at `depth` percent of the document.
 
-    `depth` None leaves the needle out and still asks for it. Raises ValueError for a length under SHORTEST.
+    `depth` None leaves the needle out and still asks for it. Raises ValueError for a length under SHORTEST
+    or without room for the needle and its question.
     """
     if length < SHORTEST:
         raise ValueError(
@@ -121,14 +123,19 @@ def _fill(
     def size(sentences: list[str]) -> int:
         return count(_assemble(sentences, needle, None if depth is None else 0))
 
+    if (least := size([])) > length:
+        raise ValueError(
+            f"a needle prompt of {length} tokens is too short for this tokenizer: the least is {least}"
+        )
     per_sentence = max(1.0, (size([sentence(source) for _ in range(20)]) - size([])) / 20)
     sentences: list[str] = []
     while (missing := length - size(sentences)) >= 2 * per_sentence:
         sentences += [sentence(source) for _ in range(max(1, int(missing / per_sentence) - 1))]
     while size(sentences) > length:
         sentences.pop()
-    while size([*sentences, short := source.choice(_SHORT)]) <= length:
-        sentences.append(short)
+    for filler in (_SHORT, _SHORTEST):
+        while size([*sentences, short := source.choice(filler)]) <= length:
+            sentences.append(short)
     return sentences
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ STOP_TIMEOUT = 10
 """Seconds that requests in flight have when a run ends; then they are recorded as cancelled."""
 KILL_AFTER = STOP_TIMEOUT + 10
 POLL = 0.2
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)
+"""Last line of a traceback."""
 
 
 class Handover(msgspec.Struct, kw_only=True):
@@ -212,11 +215,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _status(returncode: int, folder: Path) -> tuple[runs.Status, str]:
     if returncode == 0:
         return "finished", ""
-    log = (folder / runs.LOG_FILE).read_text(errors="replace").strip().splitlines()
-    last = next(
-        (line for line in reversed(log) if "Error" in line or "ERROR" in line), "see its log"
+    log = (folder / runs.LOG_FILE).read_text(errors="replace")
+    raised = _EXCEPTION.findall(log)
+    return (
+        "failed",
+        f"locust ended with {returncode}: {raised[-1][:300] if raised else 'see its log'}",
     )
-    return "failed", f"locust ended with {returncode}: {last[:300]}"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -93,7 +94,7 @@ def _ask(client: Client, path: str, model: str, text: str) -> int | None:
     messages = [{"role": "user", "content": text}]
     try:
         answer = client.fetch("POST", path, {"model": model, "messages": messages}, timeout=60)
-    except (OSError, ValueError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     body: Any = answer.json() if answer.status == 200 else None
     return body["count"] if isinstance(body, dict) and isinstance(body.get("count"), int) else None

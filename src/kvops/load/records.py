@@ -58,7 +58,7 @@ class NeedleScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Asked depth, percent of the document; None in the negative control."""
     actual_depth: float | None = None
     needle_at: int | None = None
-    """Token position of the needle in the request."""
+    """Tokens of the message before the needle, the template's own left out."""
     counted_tokens: int
     """Prompt tokens the scenario aimed at; by the node's tokenizer, or by an estimate."""
     exact: bool

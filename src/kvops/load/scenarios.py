@@ -74,6 +74,8 @@ class Scenario(BaseModel):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
     purpose: str
+    note: str = ""
+    """What a user should know before it runs."""
     report: ReportName = "plain"
     users: Annotated[int, Field(ge=1, le=10_000)] = 1
     max_users: Annotated[int, Field(ge=1, le=10_000)] = 10_000

@@ -42,8 +42,8 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     table = Table(title="by users", title_justify="left")
-    for title in ("users", "ok", "failed", "TTFT p50", "TTFT p95", "p95 with failures", "gap p50", "gap p95",
-                  "per token p50", "output tok/s"):  # fmt: skip
+    for title in ("users", "ok", "failed", "TTFT p50", "TTFT p95", "p95+failed", "gap p50", "gap p95",
+                  "per token", "tok/s"):  # fmt: skip
         table.add_column(title, justify="right")
     for step in _steps(data):
         total = step.summary

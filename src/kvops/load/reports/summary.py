@@ -23,23 +23,27 @@ STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow
 
 
 def judge(data: RunData) -> Verdict:
-    """The report's own verdict, unless the run has nothing to judge or did not come to its end."""
-    if data.info.status == "failed":
-        return verdict(
-            [], [f"the run broke: {data.info.reason}"], [f"see {data.folder / 'locust.log'}"]
-        )
+    """The report's own verdict; a run that did not come to its end can still fail, but not pass."""
+    early = _early(data)
     if not any(not record.cancelled for record in data.records):
-        return verdict([], ["no request was answered: there is nothing to judge"])
+        return verdict([], [*early, "no request was answered: there is nothing to judge"])
     own = REPORTS[data.info.report].judge(data)
-    if data.info.status == "finished":
+    if not early:
         return own
-    early = (
-        "interrupted: the results are partial"
-        if data.info.status == "interrupted"
-        else "the run never ended"
-    )
     failures = own.reasons if own.outcome == "fail" else ()
-    return verdict(failures, [early, *(own.reasons if not failures else ())], own.notes)
+    return verdict(failures, [*early, *(own.reasons if not failures else ())], own.notes)
+
+
+def _early(data: RunData) -> list[str]:
+    match data.info.status:
+        case "finished":
+            return []
+        case "interrupted":
+            return ["interrupted: the results are partial"]
+        case "failed":
+            return [f"the run broke: {data.info.reason}"]
+        case "running":
+            return ["the run never ended"]
 
 
 def as_json(data: RunData) -> dict[str, Any]:
@@ -84,12 +88,12 @@ def _numbers(total: Summary) -> Table:
         title=f"{total.requests} requests, {total.succeeded} as expected, {failed}; {_tokens(total)}",
         title_justify="left",
     )
-    for title in ("", "p50", "p95", "p99", "max", "n", "p95 with failures"):
+    for title in ("", "p50", "p95", "p99", "max", "n", "p95+failed"):
         table.add_column(title, justify="right" if title else "left")
     _series(table, "first token", total.ttft)
-    _series(table, "gap between deltas", total.itl)
-    _series(table, "time per output token", total.tpot)
-    _series(table, "whole request", total.e2e)
+    _series(table, "delta gap", total.itl)
+    _series(table, "per token", total.tpot)
+    _series(table, "whole", total.e2e)
     return table
 
 

@@ -1,0 +1,64 @@
+"""The scenarios against our own node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kvops.load.injection import expectations
+from tests.harness import RunningNode
+
+
+def load(node: RunningNode, *args: str, timeout: float = 300) -> tuple[int, Any]:
+    result = node.kvops("load", "run", *args, "--node", node.name, "--json", timeout=timeout)
+    assert result.stdout.startswith("{"), result.stderr
+    return result.returncode, json.loads(result.stdout)
+
+
+def test_injections_leave_our_node_unharmed(tiny_node: RunningNode) -> None:
+    code, report = load(tiny_node, "oversize_injection", "--seed", "1")
+    assert code == 0, report["verdict"]
+    assert [case["case"] for case in report["report"]["cases"]] == list(expectations())
+    before, after = (report["run"][when]["progress"]["value"] for when in ("before", "after"))
+    assert after["steps"] > before["steps"]
+    assert after["engine_restarts"] == before["engine_restarts"]
+    assert after["invariant_violations"] == 0
+    assert tiny_node.token not in json.dumps(report)
+
+
+def test_a_random_model_recalls_nothing_and_that_is_said(tiny_node: RunningNode) -> None:
+    code, report = load(
+        tiny_node, "needle_recall", "--lengths", "300", "--depths", "0,100", "--seed", "1"
+    )
+    assert code == 1
+    assert (report["report"]["found"], report["report"]["n"]) == (0, 2)
+    assert report["summary"]["errors"] == {"wrong_answer": 2}
+    assert report["summary"]["prompt_tokens"] == pytest.approx(300, rel=0.02), (
+        "only the control is as expected"
+    )
+
+
+def test_ramp_counts_what_the_node_counts(tiny_node: RunningNode) -> None:
+    args = ("--users", "2", "--step-seconds", "3", "--prompt-tokens", "60", "--max-tokens", "8")
+    code, report = load(tiny_node, "ramp", *args)
+    before, after = (report["run"][when]["traffic"]["value"] for when in ("before", "after"))
+    total = report["summary"]
+    assert code == 0, report["verdict"]
+    assert total["failed"] == 0
+    if not total["cancelled"]:
+        assert after["generation_tokens"] - before["generation_tokens"] == total["output_tokens"]
+        assert after["prompt_tokens"] - before["prompt_tokens"] == total["prompt_tokens"]
+
+
+@pytest.mark.model
+def test_the_default_model_recalls_every_needle(smol_node: RunningNode) -> None:
+    code, report = load(
+        smol_node, "needle_recall", "--lengths", "256,512", "--depths", "0,50,100", "--seed", "11"
+    )
+    assert code == 0, report["verdict"]
+    assert (report["report"]["found"], report["report"]["n"]) == (6, 6)
+    assert report["verdict"]["notes"] == [], (
+        "prompts are within 2 % of their asked length, by the node's own count"
+    )
