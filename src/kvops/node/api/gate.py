@@ -11,7 +11,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvops.config.load import is_loopback
-from kvops.errors import Forbidden, InternalError, InvalidApiKey, RequestError, RouteUnknown, TooLarge
+from kvops.errors import (
+    Forbidden,
+    InternalError,
+    InvalidApiKey,
+    RequestError,
+    RouteUnknown,
+    TooLarge,
+)
 from kvops.node.api.problems import log_defect, respond
 from kvops.node.auth import AdminToken, KeyRing
 

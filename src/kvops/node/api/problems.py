@@ -17,7 +17,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from kvops.errors import BodyTimeout, InternalError, InvalidRequest, MethodNotAllowed, RequestError, RouteUnknown
+from kvops.errors import (
+    BodyTimeout,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    RequestError,
+    RouteUnknown,
+)
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _NO_FIELD = {"str", "int", "float", "bool", "body", "query", "none"}
@@ -37,7 +44,9 @@ def install(app: FastAPI) -> None:
 def respond(error: RequestError, headers: dict[str, str] | None = None) -> JSONResponse:
     """A body that is late stays unread, so its connection is of no more use."""
     closing = {"Connection": "close"} if isinstance(error, BodyTimeout) else {}
-    return JSONResponse(error.body(), error.http_status, error.headers() | closing | (headers or {}))
+    return JSONResponse(
+        error.body(), error.http_status, error.headers() | closing | (headers or {})
+    )
 
 
 async def _on_request_error(request: Request, error: Exception) -> Response:
