@@ -177,12 +177,8 @@ def test_a_pull_that_fails_leaves_nothing(how: str, tmp_path: Path) -> None:
 def test_two_pulls_at_once_make_one_model(tiny_model: Path, kvops_home: Path) -> None:
     command = [*KVOPS, "model", "pull", str(tiny_model)]
     env = os.environ | {"KVOPS_HOME": str(kvops_home)}
-    both = [
-        subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        for _ in range(2)
-    ]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    both = [subprocess.Popen(command, env=env, **quiet) for _ in range(2)]
     said = sorted(process.communicate(timeout=60)[0].split()[0] for process in both)
     assert said == ["already", "pulled"]
     assert store.verify("tiny-llama") == []
