@@ -196,14 +196,35 @@ def test_every_wait_is_bounded(bounds: Timeouts, tokens: int, wanted: ErrorClass
     assert len(got.deltas) == tokens
 
 
-def test_a_drip_of_comments_does_not_hide_that_no_token_comes() -> None:
+@pytest.mark.parametrize(
+    ("bounds", "tokens", "wanted"),
+    [
+        (Timeouts(first_token=0.2), 0, ErrorClass.FIRST_TOKEN_TIMEOUT),
+        (Timeouts(stall=0.2), 1, ErrorClass.STALL_TIMEOUT),
+    ],
+)
+def test_a_drip_of_comments_does_not_hide_that_no_token_comes(
+    bounds: Timeouts, tokens: int, wanted: ErrorClass
+) -> None:
     def respond(_: Request, reply: Reply) -> None:
         reply.stream()
+        for _ in range(tokens):
+            reply.content("x")
         while True:
             reply.chunk(b": ping\n\n")
             time.sleep(0.02)
 
-    assert ask(respond, Timeouts(first_token=0.2)).error_class is ErrorClass.FIRST_TOKEN_TIMEOUT
+    assert ask(respond, bounds).error_class is wanted
+
+
+def test_a_plain_answer_that_drips_is_bounded_too() -> None:
+    def respond(_: Request, reply: Reply) -> None:
+        reply.head(200, "Content-Type: application/json", "Content-Length: 100000")
+        while True:
+            reply.raw(b" ")
+            time.sleep(0.02)
+
+    assert ask(respond, Timeouts(total=0.2)).error_class is ErrorClass.TOTAL_TIMEOUT
 
 
 def test_a_refusal_that_comes_before_the_body_was_read_is_still_heard() -> None:

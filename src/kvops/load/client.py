@@ -11,6 +11,7 @@ import http.client
 import socket
 import ssl
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,9 +38,9 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     connect: float = 5.0
     first_token: float = 600.0
-    """Until the first byte of the answer's body that carries content."""
+    """Until the first content delta, or a whole answer that is no stream."""
     stall: float = 120.0
-    """Between two reads after the first token."""
+    """Between two content deltas; comments of the server do not count."""
     total: float = 900.0
 
 
@@ -110,15 +111,8 @@ class Client:
             connection.connect()
             exchange.connect = time.perf_counter() - start
             exchange.t_send, start = time.time(), time.perf_counter()
-            _converse(
-                connection,
-                self._prefix + path,
-                data,
-                self._headers(),
-                exchange,
-                start,
-                self._timeouts,
-            )
+            conversation = _Conversation(connection, self._timeouts, exchange, start)
+            conversation.run(self._prefix + path, data, self._headers())
         except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
             classify(exchange, error)
         finally:
@@ -140,89 +134,102 @@ class Client:
         } | self._auth
 
 
-class _Deadline:
-    """Sets the socket's timeout before each read, so that no read outlives its own bound or the whole request's."""
+class _Conversation:
+    """One request on a connection that stands. No read outlives its own bound or the whole request's."""
 
-    def __init__(self, sock: socket.socket, timeouts: Timeouts, start: float) -> None:
-        self._sock, self._timeouts, self._start = sock, timeouts, start
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        timeouts: Timeouts,
+        exchange: Exchange,
+        start: float,
+    ) -> None:
+        self._connection, self._timeouts, self._exchange, self._start = (
+            connection,
+            timeouts,
+            exchange,
+            start,
+        )
+        self._sock: socket.socket = connection.sock
 
-    def arm(self, *, started: bool) -> None:
-        elapsed = time.perf_counter() - self._start
-        limit = self._timeouts.stall if started else self._timeouts.first_token - elapsed
-        left = min(limit, self._timeouts.total - elapsed)
+    def run(self, path: str, data: bytes | None, headers: dict[str, str]) -> None:
+        try:
+            self._arm()
+            # A server may refuse a large body and answer before it has read all of it.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._connection.request("GET" if data is None else "POST", path, data, headers)
+            self._arm()
+            self._read(self._connection.getresponse())
+        except TimeoutError:
+            self._exchange.error_class = self._timeout_class()
+            self._exchange.message = f"gave up after {self._elapsed():.1f} s"
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _arm(self) -> None:
+        """Bound the next read: by the first token, or by the last delta, or by the total, whichever is nearest."""
+        deltas, bounds = self._exchange.deltas, self._timeouts
+        until = min(bounds.total, deltas[-1] + bounds.stall if deltas else bounds.first_token)
+        left = until - self._elapsed()
         if left <= 0:
             raise TimeoutError
         self._sock.settimeout(left)
 
+    def _timeout_class(self) -> ErrorClass:
+        if self._elapsed() >= self._timeouts.total:
+            return ErrorClass.TOTAL_TIMEOUT
+        return ErrorClass.STALL_TIMEOUT if self._exchange.deltas else ErrorClass.FIRST_TOKEN_TIMEOUT
 
-def _converse(
-    connection: http.client.HTTPConnection, path: str, data: bytes | None, headers: dict[str, str],
-    exchange: Exchange, start: float, timeouts: Timeouts,
-) -> None:  # fmt: skip
-    sock: socket.socket = connection.sock
-    deadline = _Deadline(sock, timeouts, start)
-    try:
-        deadline.arm(started=False)
-        # A server may refuse a large body and answer before it has read all of it.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.request("GET" if data is None else "POST", path, data, headers)
-        response = connection.getresponse()
-        exchange.status = response.status
-        exchange.headers = {name.lower(): value for name, value in response.getheaders()}
-        if "text/event-stream" in exchange.headers.get("content-type", ""):
-            _read_stream(response, deadline, exchange, start)
+    def _read(self, response: http.client.HTTPResponse) -> None:
+        self._exchange.status = response.status
+        self._exchange.headers = {name.lower(): value for name, value in response.getheaders()}
+        if "text/event-stream" in self._exchange.headers.get("content-type", ""):
+            self._read_stream(response)
         else:
-            _read_answer(response, deadline, exchange)
-    except TimeoutError:
-        elapsed = time.perf_counter() - start
-        exchange.error_class = _timeout_class(exchange, elapsed, timeouts)
-        exchange.message = f"gave up after {elapsed:.1f} s"
+            self._read_answer(response)
 
+    def _pieces(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
+        """What arrives, as it arrives. Raises ValueError over `most` bytes."""
+        size = 0
+        while True:
+            self._arm()
+            piece = response.read1(READ_SIZE)
+            if not piece:
+                return
+            size += len(piece)
+            if size > most:
+                raise ValueError(f"the answer is over {most} bytes")
+            yield piece
 
-def _timeout_class(exchange: Exchange, elapsed: float, timeouts: Timeouts) -> ErrorClass:
-    if elapsed >= timeouts.total:
-        return ErrorClass.TOTAL_TIMEOUT
-    return ErrorClass.STALL_TIMEOUT if exchange.deltas else ErrorClass.FIRST_TOKEN_TIMEOUT
+    def _read_stream(self, response: http.client.HTTPResponse) -> None:
+        reader, exchange = EventReader(), self._exchange
+        for piece in self._pieces(response, MAX_STREAM):
+            at = self._elapsed()
+            for event in reader.feed(piece):
+                take_event(event, at, exchange)
+            if exchange.done:
+                return
+        if exchange.error_class is None:
+            exchange.error_class = ErrorClass.STREAM_TRUNCATED
+            exchange.message = "the stream ended without [DONE]"
 
-
-def _read_stream(
-    response: http.client.HTTPResponse, deadline: _Deadline, exchange: Exchange, start: float
-) -> None:
-    reader, size = EventReader(), 0
-    while not exchange.done:
-        deadline.arm(started=bool(exchange.deltas))
-        chunk = response.read1(READ_SIZE)
-        at = time.perf_counter() - start
-        if not chunk:
-            break
-        size += len(chunk)
-        if size > MAX_STREAM:
-            raise ValueError(f"the stream is over {MAX_STREAM} bytes")
-        for event in reader.feed(chunk):
-            take_event(event, at, exchange)
-    if exchange.error_class is None and not exchange.done:
-        exchange.error_class = ErrorClass.STREAM_TRUNCATED
-        exchange.message = "the stream ended without [DONE]"
-
-
-def _read_answer(
-    response: http.client.HTTPResponse, deadline: _Deadline, exchange: Exchange
-) -> None:
-    deadline.arm(started=False)
-    data = response.read(MAX_ANSWER + 1)
-    if len(data) > MAX_ANSWER:
-        raise ValueError(f"the answer is over {MAX_ANSWER} bytes")
-    status = response.status
-    try:
-        answer = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        answer = None
-    if status >= 400:
-        take_error(answer, exchange)
-        exchange.error_class = status_class(status, str(exchange.error.get("code", "")))
-        exchange.message = exchange.message or f"HTTP {status}"
-    elif isinstance(answer, dict):
-        exchange.done = True
-        take_choice(answer, exchange)  # a plain answer has no first token to time
-    else:
-        raise ValueError(f"HTTP {status} with a body that is no JSON object")
+    def _read_answer(self, response: http.client.HTTPResponse) -> None:
+        data, status, exchange = (
+            b"".join(self._pieces(response, MAX_ANSWER)),
+            response.status,
+            self._exchange,
+        )
+        try:
+            answer = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            answer = None
+        if status >= 400:
+            take_error(answer, exchange)
+            exchange.error_class = status_class(status, str(exchange.error.get("code", "")))
+            exchange.message = exchange.message or f"HTTP {status}"
+        elif isinstance(answer, dict):
+            exchange.done = True
+            take_choice(answer, exchange)  # a plain answer has no first token to time
+        else:
+            raise ValueError(f"HTTP {status} with a body that is no JSON object")
