@@ -6,18 +6,20 @@ Losing a node never ends the console, opens a dialog or moves the focus.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
 from kvops import paths
 from kvops.errors import KvopsError
 from kvops.tui import theme
+from kvops.tui.ascii import AsciiFilter
 from kvops.tui.commands import NodeCommands
 from kvops.tui.screens.base import ViewScreen
 from kvops.tui.screens.confirm import ConfirmScreen
@@ -100,6 +102,10 @@ class Console(App[None]):
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        filters = super().get_line_filters()
+        return [*filters, AsciiFilter()] if self.session.glyphs.ascii else filters
 
     def tick(self) -> None:
         view = self.session.view()

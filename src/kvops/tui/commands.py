@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from kvops.tui.text import clean
@@ -23,19 +24,15 @@ class NodeCommands(Provider):
 
     async def discover(self) -> Hits:
         for name in self._names():
-            yield DiscoveryHit(
-                f"Open {clean(name)}", partial(self._console.open_node, name), help="Node screen"
-            )
+            open_it = partial(self._console.open_node, name)
+            yield DiscoveryHit(Text(f"Open {clean(name)}"), open_it, text=name, help="Node screen")
 
     async def search(self, query: str) -> Hits:
+        """Names are not highlighted: the palette's highlighter would read them as markup."""
         matcher = self.matcher(query)
         for name in self._names():
             text = f"Open {clean(name)}"
             score = matcher.match(text)
             if score > 0:
-                yield Hit(
-                    score,
-                    matcher.highlight(text),
-                    partial(self._console.open_node, name),
-                    help="Node screen",
-                )
+                open_it = partial(self._console.open_node, name)
+                yield Hit(score, Text(text), open_it, text=name, help="Node screen")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
@@ -46,8 +48,13 @@ class ViewScreen(Screen[None]):
         """Bring the panels up to date with `view`."""
 
     def show(self, view: FleetView) -> None:
-        if not self.is_mounted or self.size.width == 0:
+        if self.size.width == 0:
             return
+        # A late redraw may meet a screen that is not composed yet, or is being taken down.
+        with contextlib.suppress(NoMatches):
+            self._show(view)
+
+    def _show(self, view: FleetView) -> None:
         width, glyphs = self.size.width, self.session.glyphs
         banner = banner_line(view, width, glyphs)
         with self.app.batch_update():
