@@ -162,7 +162,7 @@ def _quote(
     messages: Sequence[Message], tokenizer: Tokenizer
 ) -> tuple[list[Message], dict[str, str]]:
     """Messages with each special token's name replaced by a mark that no message can contain by design."""
-    nonce = secrets.token_hex(8)
+    nonce = secrets.randbelow(10**18)  # digits: templates may change the case of letters
     marks = {
         f"\ue000{nonce}-{place}\ue001": name for place, name in enumerate(tokenizer.special_tokens)
     }
