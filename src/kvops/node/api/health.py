@@ -11,25 +11,28 @@ from kvops.node.services import Services
 from kvops.node.state import NodeView
 
 router = APIRouter()
-_READ = ["GET", "HEAD"]
 
 
-@router.api_route("/livez", methods=_READ)
+@router.head("/livez", include_in_schema=False)
+@router.get("/livez")
 async def livez(request: Request) -> Response:
     """503 only if work is pending and no step finished for `runtime.stall_after`, or the engine is gone for good."""
     state, reason = _view(request).state()
     return _report(state, reason, 503 if state in ("stalled", "failed") else 200)
 
 
-@router.api_route("/readyz", methods=_READ)
-@router.api_route("/health", methods=_READ)
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz")
+@router.head("/health", include_in_schema=False)
+@router.get("/health")
 async def readyz(request: Request) -> Response:
     """200 ready; 404 draining, so that a balancer takes the node out without an alarm; 503 otherwise."""
     state, reason = _view(request).state()
     return _report(state, reason, {"ready": 200, "draining": 404, "stopping": 404}.get(state, 503))
 
 
-@router.api_route("/metrics", methods=_READ)
+@router.head("/metrics", include_in_schema=False)
+@router.get("/metrics")
 async def metrics(request: Request) -> Response:
     body, content_type = exposition(_view(request))
     return Response(body, headers={"Content-Type": content_type})
