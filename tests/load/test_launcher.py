@@ -69,7 +69,7 @@ def test_recall_run_and_its_folder(kvops_home: Path) -> None:
         assert (one.completion_tokens, len(one.itl)) == (3, 2)
     again = run_kvops("load", "show", env={"KVOPS_HOME": str(kvops_home)})
     assert again.returncode == 0
-    assert "recall 4/4 = 100 %; at least 51 %" in again.stdout
+    assert "recall 100 % (4 of 4); at least 51 %" in again.stdout
     assert "n/a (n=6)" in again.stdout
 
 

@@ -132,7 +132,7 @@ def _report(made: Run, as_json: bool) -> int:
 
 
 class _Display:
-    """The running line: in place on a terminal, every few seconds elsewhere. Goes to stderr."""
+    """The running line: in place on a terminal, elsewhere a line when there is something new. Goes to stderr."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -142,7 +142,7 @@ class _Display:
         self._live = (
             Live("starting", console=console, transient=True) if console.is_terminal else None
         )
-        self._last = time.monotonic()
+        self._last, self._shown = time.monotonic(), -1
 
     def __enter__(self) -> _Display:
         if self._live is not None:
@@ -156,8 +156,8 @@ class _Display:
     def update(self, progress: Progress) -> None:
         if self._live is not None:
             self._live.update(_line(progress))
-        elif time.monotonic() - self._last >= LINE_EVERY:
-            self._last = time.monotonic()
+        elif time.monotonic() - self._last >= LINE_EVERY and len(progress.records) != self._shown:
+            self._last, self._shown = time.monotonic(), len(progress.records)
             typer.echo(_line(progress), err=True)
             sys.stderr.flush()
 

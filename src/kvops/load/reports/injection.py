@@ -42,7 +42,7 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     done = {record.name: record for record in data.records if not record.cancelled}
-    table = Table(title="injections", title_justify="left")
+    table = Table()
     for title in ("injection", "wanted", "answer", "canary after", "alive after"):
         table.add_column(title, overflow="fold")
     for name, wanted in expectations().items():

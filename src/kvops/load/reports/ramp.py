@@ -41,7 +41,7 @@ def facts(data: RunData) -> dict[str, Any]:
 
 
 def body(data: RunData) -> RenderableType:
-    table = Table(title="by users", title_justify="left")
+    table = Table()
     for title in ("users", "ok", "failed", "TTFT p50", "TTFT p95", "p95+failed", "gap p50", "gap p95",
                   "per token", "tok/s"):  # fmt: skip
         table.add_column(title, justify="right")

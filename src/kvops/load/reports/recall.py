@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -56,9 +57,7 @@ def facts(data: RunData) -> dict[str, Any]:
             "n": len(scores),
             "right": sum(right for _, right in scores),
         }
-        for (length, depth), scores in sorted(
-            _by_place(asked).items(), key=lambda item: str(item[0])
-        )
+        for (length, depth), scores in sorted(_by_place(asked).items(), key=_in_order)
     ]
     return {
         "found": hits,
@@ -71,12 +70,27 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     asked = _asked(data.records)
-    hits, n = _total(asked)
+    title = Text(
+        "numbers found, by depth (percent of the document) and prompt length (tokens)",
+        style="italic",
+    )
+    return Group(
+        title, _heat_map(data, _by_place(asked)), Text(_headline(*_total(asked)), style="bold")
+    )
+
+
+def _headline(hits: int, n: int) -> str:
     low = wilson_lower(hits, n)
-    total = "no prompt was answered" if low is None else (
-        f"recall {hits}/{n} = {format_ratio(hits / n)}; at least {format_ratio(low)} with 95 % confidence (Wilson)"
-    )  # fmt: skip
-    return Group(_heat_map(data, _by_place(asked)), Text(total, style="bold"))
+    if low is None:
+        return "no prompt was answered"
+    percent = "100" if hits == n else f"{100 * hits / n:.1f}"  # 249 of 250 is not 100 %
+    return f"recall {percent} % ({hits} of {n}); at least {math.floor(100 * low)} % with 95 % confidence (Wilson)"
+
+
+def _in_order(item: tuple[Place, object]) -> tuple[int, float]:
+    """By length, the control first."""
+    length, depth = item[0]
+    return length, -1 if depth is None else depth
 
 
 def _asked(records: Sequence[RequestRecord]) -> list[RequestRecord]:
@@ -102,7 +116,7 @@ def _by_place(asked: Sequence[RequestRecord]) -> dict[Place, list[tuple[NeedleSc
 
 def _heat_map(data: RunData, places: dict[Place, list[tuple[NeedleScore, bool]]]) -> Table:
     lengths = sorted(set(data.info.options["lengths"]))
-    table = Table(title="numbers found, by depth and prompt length (tokens)", title_justify="left")
+    table = Table()
     table.add_column("depth", justify="right")
     for length in lengths:
         table.add_column(str(length), justify="center")

@@ -80,21 +80,19 @@ def _head(data: RunData) -> Text:
     )
 
 
-def _numbers(total: Summary) -> Table:
+def _numbers(total: Summary) -> RenderableType:
     failed = f"{total.failed} failed" + (
         f", {total.cancelled} cut off at the end" if total.cancelled else ""
     )
-    table = Table(
-        title=f"{total.requests} requests, {total.succeeded} as expected, {failed}; {_tokens(total)}",
-        title_justify="left",
-    )
-    for title in ("", "p50", "p95", "p99", "max", "n", "p95+failed"):
-        table.add_column(title, justify="right" if title else "left")
+    title = f"{total.requests} requests, {total.succeeded} as expected, {failed}\n{_tokens(total)}"
+    table = Table()
+    for column in ("", "p50", "p95", "p99", "max", "n", "p95+failed"):
+        table.add_column(column, justify="right" if column else "left")
     _series(table, "first token", total.ttft)
     _series(table, "delta gap", total.itl)
     _series(table, "per token", total.tpot)
     _series(table, "whole", total.e2e)
-    return table
+    return Group(Text(title), table)
 
 
 def _series(table: Table, title: str, one: Series) -> None:
