@@ -16,6 +16,7 @@ MODEL_HOME = REPO / ".cache" / "home"
 
 # Two cores: one thread a process keeps tests that start several engines from fighting.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
