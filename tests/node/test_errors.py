@@ -204,7 +204,7 @@ def exchange(node: RunningNode, *parts: bytes, pause: float = 0.0) -> bytes:
 
 def test_a_body_that_drips_in_is_408(narrow_node: RunningNode) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
-    answer = exchange(narrow_node, head, b"{", b" ", b" ", b" ", pause=0.2)
+    answer = exchange(narrow_node, head, b"{", b" ", pause=0.15)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"body_timeout" in answer
 
@@ -224,6 +224,7 @@ def test_what_is_no_http_gets_an_error_object(narrow_node: RunningNode, raw: byt
     status = int(answer.split()[1])
     assert status in (400, 431)
     assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert b"x-request-id: req-" in answer.lower()
     assert HTTP.get(f"{narrow_node.url}/livez").status_code == 200
 
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from kvops.errors import InvalidRequest, NodeStartError, RequestError, TooLarge
-from kvops.node.api.gate import MAX_HEADER_BYTES
+from kvops.node.api.gate import MAX_HEADER_BYTES, new_request_id
 
 HEADER_SECONDS = 15.0
 _LINGER_SECONDS = 10.0
@@ -118,6 +118,7 @@ class BoundedProtocol(H11Protocol):
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            (b"x-request-id", new_request_id().encode()),
         ]
         with contextlib.suppress(h11.LocalProtocolError):
             status = error.http_status

@@ -46,7 +46,7 @@ class Gate:
         if scope["type"] != "http":
             return
         state: dict[str, Any] = scope.setdefault("state", {})
-        state |= {"request_id": f"req-{secrets.token_hex(12)}", "received_at": time.monotonic()}
+        state |= {"request_id": new_request_id(), "received_at": time.monotonic()}
         sender = _Sender(send, state["request_id"])
         try:
             self._check(scope)
@@ -104,6 +104,10 @@ class _Sender:
             self.started = True
             message = {**message, "headers": [*message.get("headers", []), self._header]}
         await self._send(message)
+
+
+def new_request_id() -> str:
+    return f"req-{secrets.token_hex(12)}"
 
 
 def by_api_key(keys: KeyRing) -> Callable[[Scope, Headers], None]:
