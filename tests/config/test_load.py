@@ -40,9 +40,15 @@ def test_precedence_and_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_units(tmp_path: Path) -> None:
-    file = write(tmp_path, "kv_cache: {bytes: 2GiB}\nruntime: {queue_timeout: 20ms, request_timeout: 5m}")
+    file = write(
+        tmp_path, "kv_cache: {bytes: 2GiB}\nruntime: {queue_timeout: 20ms, request_timeout: 5m}"
+    )
     config = load_config(file, {}).config
-    assert (config.kv_cache.bytes, config.runtime.queue_timeout, config.runtime.request_timeout) == (2**31, 0.02, 300)
+    assert (
+        config.kv_cache.bytes,
+        config.runtime.queue_timeout,
+        config.runtime.request_timeout,
+    ) == (2**31, 0.02, 300)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,9 @@ def test_units(tmp_path: Path) -> None:
         ("server: 5", "server", "section"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest(tmp_path: Path, text: str, named: str, near: str) -> None:
+def test_an_unknown_key_is_named_with_the_nearest(
+    tmp_path: Path, text: str, named: str, near: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text), {})
     assert named in caught.value.message
@@ -104,7 +112,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml", {})
 
 
-def test_an_unknown_variable_is_an_error_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_an_error_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KVOPS_ADMIN_TOKEN", "x")
     load_config(None, {})
     monkeypatch.setenv("KVOPS_SERVER__PROT", "1")
