@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -142,11 +142,11 @@ class NodeUser(User):  # type: ignore[misc]
 
     abstract = True
     session: ClassVar[Session]
-    _ids: ClassVar[Iterable[int]] = itertools.count()
+    _ids: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self.number = next(iter(self._ids))
+        self.number = next(self._ids)
         self.client = self.session.endpoint.client
 
     def complete(
