@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kvops.errors import NodeNotFound, NodeProtocolError, NodeUnauthorized, NodeUnreachable
+from kvops.telemetry import poller as poller_module
 from kvops.telemetry.clients.kvops import KvopsClient
 from kvops.telemetry.poller import BACK_OFF, NodePoller, PollState, back_off
 from kvops.telemetry.snapshot import Known, encode
@@ -149,6 +150,31 @@ async def test_acting_goes_to_the_node_and_polls_again() -> None:
         await poller.act("drain")
         await poller.act("resume")
     assert calls == ["POST /control/drain", "POST /control/resume"]
+
+
+async def test_a_map_that_takes_long_delays_nothing_and_leaves_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poller_module, "MAP_SECONDS", 0.1)
+    stuck = asyncio.Event()
+    stuck.set()
+
+    async def answer(method: str, path: str, headers: dict[str, str]) -> bytes:
+        if path.startswith("/control/kv/map"):
+            await stuck.wait()
+        return await healthy(method, path, headers)
+
+    async with loopback(answer) as target:
+        poller = NodePoller("gpu-1", lambda: target, KvopsClient)
+        poller.map_cells = 40
+        await poller.poll()
+        first = poller.state.kv_map
+        stuck.clear()
+        await poller.poll()
+        stuck.set()
+    assert isinstance(first, Known)
+    assert poller.state.error is None
+    assert poller.state.kv_map is first
 
 
 async def test_one_hung_node_does_not_hold_up_another() -> None:

@@ -15,13 +15,15 @@ from typing import Literal
 
 import msgspec
 
-from kvops.errors import KvopsError, NodeUnauthorized
+from kvops.errors import KvopsError, NodeUnauthorized, NodeUnreachable
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.snapshot import KvMap, NodeSnapshot, Reading
 from kvops.telemetry.targets import Target
 
 BACK_OFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 JITTER = 0.2
+MAP_SECONDS = 1.0
+"""Longest wait for a block map; the snapshot must not wait for it."""
 
 Resolve = Callable[[], Target]
 Connect = Callable[[Target], NodeClient]
@@ -117,11 +119,18 @@ class NodePoller:
         received_at = self._clock()
         return PollState(
             name=before.name, url=client.target.url, snapshot=snapshot, received_at=received_at,
-            round_trip=received_at - started, kv_map=await self._kv_map(client), polls=before.polls + 1,
+            round_trip=received_at - started, kv_map=await self._kv_map(client, before), polls=before.polls + 1,
         )  # fmt: skip
 
-    async def _kv_map(self, client: NodeClient) -> Reading[KvMap] | None:
-        return await client.kv_map(self.map_cells) if self.map_cells else None
+    async def _kv_map(self, client: NodeClient, before: PollState) -> Reading[KvMap] | None:
+        """Only the engine knows the map, between two of its steps: where it takes long, the last map stays."""
+        if not self.map_cells:
+            return None
+        try:
+            async with asyncio.timeout(MAP_SECONDS):
+                return await client.kv_map(self.map_cells)
+        except (TimeoutError, NodeUnreachable):
+            return before.kv_map
 
     async def _fresh_client(self) -> NodeClient:
         target = await asyncio.to_thread(self._resolve)

@@ -8,9 +8,11 @@ from kvops.telemetry.history import History
 from kvops.telemetry.snapshot import Known, KvMap, NodeSnapshot
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.text import in_a_row, thousands
+from kvops.tui.text import age_text, in_a_row, thousands
 from kvops.units import format_ratio
 
+AGE_SHOWN = 5.0
+"""Seconds by which a map may trail the snapshot before it is said."""
 CELL_STYLES = {
     "s": theme.CELL_SHARED,
     "p": theme.CELL_PRIVATE,
@@ -25,9 +27,11 @@ def kv_title(snapshot: NodeSnapshot, kv_map: KvMap | None, glyphs: Glyphs) -> st
     if not isinstance(snapshot.kv, Known):
         return "KV blocks"
     title = f"KV blocks {thousands(snapshot.kv.value.total_blocks)}"
-    if kv_map is None or kv_map.blocks_per_cell <= 1:
-        return title
-    return f"{title} {glyphs.dot} 1 cell = {kv_map.blocks_per_cell} blocks"
+    if kv_map is not None and kv_map.blocks_per_cell > 1:
+        title += f" {glyphs.dot} 1 cell = {kv_map.blocks_per_cell} blocks"
+    if kv_map is not None and snapshot.taken_at - kv_map.at > AGE_SHOWN:
+        title += f" {glyphs.dot} {age_text(snapshot.taken_at - kv_map.at)} old"
+    return title
 
 
 def map_rows(kv_map: KvMap, width: int, height: int) -> list[str]:

@@ -42,10 +42,12 @@ TRENDS = (
 
 
 def axis_top(highest: float, floor: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that holds `highest` and `floor`: it moves in steps only."""
+    """The smallest of 1, 2, 3, 4, 5, 6, 8 times a power of ten that holds both: it moves in steps only."""
     wanted = max(highest, floor)
     base = 10.0 ** math.floor(math.log10(wanted))
-    return next(step * base for step in (1, 2, 5, 10) if step * base >= wanted * (1 - 1e-9))
+    return next(
+        step * base for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * base >= wanted * (1 - 1e-9)
+    )
 
 
 def axis_label(value: float, unit: str, glyphs: Glyphs) -> str:

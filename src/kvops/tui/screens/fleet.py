@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input
 
-from kvops.tui.render import fleet, table
+from kvops.tui.render import fleet, latency, table
 from kvops.tui.screens.base import ViewScreen
 from kvops.tui.session import Session
 from kvops.tui.text import clean
@@ -18,6 +18,7 @@ from kvops.tui.view import FleetView, NodeView
 from kvops.tui.widgets.lines import Lines
 from kvops.tui.widgets.rows import Rows
 
+TREND_SECONDS = 300
 RESORT_SECONDS = 5.0
 """Rows keep their places at least this long, so that nothing moves under the cursor."""
 
@@ -25,7 +26,7 @@ RESORT_SECONDS = 5.0
 class FleetScreen(ViewScreen):
     TAB = "Fleet"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open_node", "open", id="fleet-open"),
+        Binding("enter", "open_node", "open", key_display="enter", id="fleet-open"),
         Binding("slash", "filter", "filter", key_display="/", id="fleet-filter"),
         Binding("s", "sort", "sort", id="fleet-sort"),
         Binding("escape", "clear_filter", "clear filter", show=False, id="fleet-clear"),
@@ -49,10 +50,18 @@ class FleetScreen(ViewScreen):
         with Horizontal(id="facts"):
             yield Lines(id="why", classes="panel")
             yield Lines(id="totals", classes="panel")
-        yield Lines(id="events", classes="panel")
+        with Horizontal(id="past"):
+            yield Lines(id="events", classes="panel")
+            yield Lines(id="trends", classes="panel")
 
     def on_mount(self) -> None:
         self.query_one("#nodes").focus()
+
+    def on_screen_resume(self) -> None:
+        chosen = self.session.selected(self.session.view())
+        if chosen is not None:
+            self.query_one("#nodes", Rows).move_to(chosen.name)
+        super().on_screen_resume()
 
     def draw(self, view: FleetView) -> None:
         self._draw_table(view)
@@ -60,6 +69,7 @@ class FleetScreen(ViewScreen):
         events = self.query_one("#events", Lines)
         width, height = events.size
         events.show(fleet.event_lines(view.events, width, height, self.session.glyphs), "Events")
+        self._draw_trends(view)
 
     def _draw_table(self, view: FleetView) -> None:
         rows = self.query_one("#nodes", Rows)
@@ -67,6 +77,8 @@ class FleetScreen(ViewScreen):
         nodes = self._placed(fleet.matching(view.nodes, self._pattern), view.now)
         lines = [(node.name, fleet.fleet_row(columns, node)) for node in nodes]
         rows.show(table.header(columns), lines, self._title(len(nodes), len(view.nodes)))
+        if rows.key is not None:
+            self.session.select(rows.key)
 
     def _title(self, shown: int, known: int) -> str:
         dot = self.session.glyphs.dot
@@ -95,6 +107,22 @@ class FleetScreen(ViewScreen):
             lines = fleet.why_lines(node, why.size.width, why.size.height, glyphs)
             why.show(lines, f"{clean(node.name, 40)} {glyphs.dot} why {node.status}")
         totals.show(fleet.total_lines(view, totals.size.width, glyphs), "Fleet totals, live nodes")
+
+    def _draw_trends(self, view: FleetView) -> None:
+        """The chosen node's TTFT and output, one above the other, where there is room."""
+        trends, glyphs = self.query_one("#trends", Lines), self.session.glyphs
+        width, height = trends.size
+        node = view.node(self.query_one("#nodes", Rows).key)
+        if node is None or not trends.display or height < 6:
+            trends.show([], "Trends")
+            return
+        lines = latency.trend_lines(
+            node, latency.TRENDS[0], width, height - height // 2, TREND_SECONDS, glyphs
+        )
+        lines += latency.trend_lines(
+            node, latency.TRENDS[2], width, height // 2, TREND_SECONDS, glyphs
+        )
+        trends.show(lines, f"{clean(node.name, 40)} {glyphs.dot} trends")
 
     def on_rows_moved(self, event: Rows.Moved) -> None:
         self.session.select(event.key)
