@@ -11,7 +11,18 @@ from kvops.telemetry.history import History
 from kvops.telemetry.snapshot import Known, KvMap, MemoryLedger, NotExposed, Percentiles
 from kvops.tui import theme
 from kvops.tui.glyphs import ASCII, UNICODE, Glyphs
-from kvops.tui.render import chart, chrome, fleet, kv, latency, memory, queue, requests, table
+from kvops.tui.render import (
+    chart,
+    chrome,
+    facts,
+    fleet,
+    kv,
+    latency,
+    memory,
+    queue,
+    requests,
+    table,
+)
 from kvops.tui.render.report import percentile_words, report_lines
 from kvops.tui.screens.node import map_rows_of
 from kvops.tui.text import (
@@ -327,7 +338,7 @@ def test_the_filter_matches_names_models_and_status() -> None:
 
 def test_totals_count_live_nodes_only() -> None:
     gone = node_view(name="b", error=NodeUnreachable("gone"), received_at=NOW - 60)
-    text = plain(fleet.total_lines(FleetView(NOW, (node_view(), gone)), 44, UNICODE))
+    text = plain(facts.total_lines(FleetView(NOW, (node_view(), gone)), 44, UNICODE))
     assert "12 / 3" in text
     assert "1 ok · 1 down" in text
     assert "930ms  gpu-1" in text
@@ -337,7 +348,7 @@ def test_why_names_the_error_and_its_remedy() -> None:
     view = node_view(
         error=NodeUnreachable("cannot reach [red]it", hint="look at its log"), received_at=None
     )
-    text = plain(fleet.why_lines(view, 80, 10, UNICODE))
+    text = plain(facts.why_lines(view, 80, 10, UNICODE))
     assert "UNKNOWN" in text
     assert "cannot reach [red]it" in text
     assert "next: look at its log" in text
@@ -345,7 +356,7 @@ def test_why_names_the_error_and_its_remedy() -> None:
 
 def test_events_are_one_line_each() -> None:
     events = [Event(NOW, "CRIT", "gpu-1", "lost: [bold]x"), Event(NOW, "INFO", "gpu-1", "seen")]
-    lines = fleet.event_lines(events, 60, 1, UNICODE)
+    lines = facts.event_lines(events, 60, 1, UNICODE)
     assert len(lines) == 1
     assert lines[0].plain.startswith("08:00:00 CRIT gpu-1")
     assert "lost: [bold]x" in lines[0].plain

@@ -76,6 +76,14 @@ def rate_text(per_second: float) -> str:
     return f"{per_second:.1f}" if per_second < 100 else format_count(per_second)
 
 
+def count_text(value: int | None, glyphs: Glyphs) -> str:
+    return glyphs.none if value is None else str(value)
+
+
+def speed_text(value: float | None, glyphs: Glyphs) -> str:
+    return glyphs.none if value is None else rate_text(value)
+
+
 def thousands(count: int) -> str:
     """`16 384`."""
     return f"{count:,}".replace(",", " ")

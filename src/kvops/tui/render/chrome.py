@@ -11,7 +11,8 @@ from rich.text import Text
 from kvops.telemetry.snapshot import Known
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.render.fleet import precision, status_counts
+from kvops.tui.render.facts import status_counts
+from kvops.tui.render.values import precision
 from kvops.tui.text import age_text, clean, fit, spread, status_text
 from kvops.tui.view import FleetView, NodeView
 from kvops.units import format_duration

@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input
 
-from kvops.tui.render import fleet, latency, table
+from kvops.tui.render import facts, fleet, latency, table
 from kvops.tui.screens.base import ViewScreen
 from kvops.tui.session import Session
 from kvops.tui.text import clean
@@ -68,7 +68,7 @@ class FleetScreen(ViewScreen):
         self._draw_facts(view)
         events = self.query_one("#events", Lines)
         width, height = events.size
-        events.show(fleet.event_lines(view.events, width, height, self.session.glyphs), "Events")
+        events.show(facts.event_lines(view.events, width, height, self.session.glyphs), "Events")
         self._draw_trends(view)
 
     def _draw_table(self, view: FleetView) -> None:
@@ -104,9 +104,9 @@ class FleetScreen(ViewScreen):
         if node is None:
             why.show([], "Why")
         else:
-            lines = fleet.why_lines(node, why.size.width, why.size.height, glyphs)
+            lines = facts.why_lines(node, why.size.width, why.size.height, glyphs)
             why.show(lines, f"{clean(node.name, 40)} {glyphs.dot} why {node.status}")
-        totals.show(fleet.total_lines(view, totals.size.width, glyphs), "Fleet totals, live nodes")
+        totals.show(facts.total_lines(view, totals.size.width, glyphs), "Fleet totals, live nodes")
 
     def _draw_trends(self, view: FleetView) -> None:
         """The chosen node's TTFT and output, one above the other, where there is room."""
