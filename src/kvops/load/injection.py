@@ -37,7 +37,7 @@ def length_cases(model: str, limit: int, *, seed: int) -> list[Case]:
 
     counted, over = (
         "200, every token counted",
-        "400 context_length_exceeded, or a marked truncation",
+        "400, or a marked truncation",
     )
     return [
         Case("limit-1", ids("limit-1", limit - 1), _accepts(limit - 2), counted, limit - 2),

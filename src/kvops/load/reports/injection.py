@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -42,8 +43,8 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     done = {record.name: record for record in data.records if not record.cancelled}
-    table = Table()
-    for title in ("injection", "wanted", "answer", "canary after", "alive after"):
+    table = Table(box=box.SIMPLE)
+    for title in ("injection", "wanted", "answer", "canary", "alive"):
         table.add_column(title, overflow="fold")
     for name, wanted in expectations().items():
         after = [_mark(done.get(f"{probe} after {name}")) for probe in ("canary", "livez")]
