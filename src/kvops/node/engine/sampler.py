@@ -20,6 +20,7 @@ from kvops.node.wire import TokenLogprobs
 
 _FIRST_CANDIDATES = 256
 """Tokens ranked at first for top-k and top-p: sorting a whole vocabulary costs 20 times as much."""
+_LEAST_TOP_P = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,23 @@ def _draw_whole(logits: Tensor, requests: Sequence[Request]) -> list[int]:
 def _draw_ranked(logits: Tensor, requests: Sequence[Request]) -> list[int]:
     """Candidates likeliest first, top-k, then top-p of what is left, then min-p (the order of vLLM and HF)."""
     ranked, ids = _rank(_probabilities(logits, requests), requests)
-    top_k = _column([_top_k(request.params, logits.shape[1]) for request in requests], ranked)
-    top_p = _column([request.params.top_p for request in requests], ranked)
-    kept = ranked * (torch.arange(ranked.shape[1], device=ranked.device) < top_k)
-    kept = kept / kept.sum(dim=-1, keepdim=True)
-    before = kept.cumsum(dim=-1) - kept
-    kept = kept * (before < top_p)
+    kept = _apply_top_p(_apply_top_k(ranked, requests), requests)
     chosen = _invert(_apply_min_p(kept, requests), requests)
     return _ints(ids.gather(1, chosen.unsqueeze(1)).squeeze(1))
+
+
+def _apply_top_k(ranked: Tensor, requests: Sequence[Request]) -> Tensor:
+    """Rows with a top-k are cut and add up to 1 again; the others stay shares of the whole vocabulary."""
+    top_k = _column([request.params.top_k for request in requests], ranked)
+    kept = torch.where(torch.arange(ranked.shape[1], device=ranked.device) < top_k, ranked, 0)
+    return torch.where(top_k > 0, kept / kept.sum(dim=-1, keepdim=True), ranked)
+
+
+def _apply_top_p(ranked: Tensor, requests: Sequence[Request]) -> Tensor:
+    """The likeliest candidates that together reach top-p; at least one."""
+    top_p = _column([max(request.params.top_p, _LEAST_TOP_P) for request in requests], ranked)
+    before = ranked.cumsum(dim=-1) - ranked
+    return torch.where(before < top_p, ranked, 0)
 
 
 def _rank(probabilities: Tensor, requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
@@ -123,10 +133,6 @@ def _rank(probabilities: Tensor, requests: Sequence[Request]) -> tuple[Tensor, T
 def _is_enough(request: Request, mass: float, count: int) -> bool:
     params = request.params
     return 0 < params.top_k <= count or (params.top_k == 0 and mass >= params.top_p)
-
-
-def _top_k(params: SamplingParams, vocabulary: int) -> int:
-    return params.top_k or vocabulary
 
 
 def _probabilities(logits: Tensor, requests: Sequence[Request]) -> Tensor:
