@@ -38,23 +38,31 @@ class TorchAttention:
     def __init__(self, cache: KvCache, sliding_window: int | None) -> None:
         self._cache = cache
         self._window = sliding_window
+        self._heads, self._size = cache.keys.shape[2:4]
 
     def begin(self, batch: PagedBatch) -> TorchAttentionStep:
-        starts = np.concatenate(([0], np.cumsum(batch.query_lengths)))
-        groups = [self._group(batch, members, starts) for members in _alike(batch)]
-        return TorchAttentionStep(self._cache, self._device(self._stored_rows(batch)), groups)
+        lengths, contexts = np.array(batch.query_lengths), np.array(batch.context_lengths)
+        table = _padded(batch.block_tables)
+        stored = self._stored_rows(table, lengths, contexts)
+        groups = [
+            self._group(table[members], contexts[members], _queries(lengths, members))
+            for members in _alike(batch)
+        ]
+        return TorchAttentionStep(self._cache, self._device(stored), groups)
 
-    def _group(self, batch: PagedBatch, members: list[int], starts: Index) -> Group:
-        contexts = np.array([batch.context_lengths[member] for member in members])
-        length = batch.query_lengths[members[0]]
+    def _group(self, table: Index, contexts: Index, queries: Index) -> Group:
         positions = np.minimum(np.arange(contexts.max()), contexts[:, None] - 1)
-        table = _padded([batch.block_tables[member] for member in members])
-        queries = starts[members][:, None] + np.arange(length)
-        mask = self._mask(contexts, length)
-        rows = self._rows(table, positions).swapaxes(1, 2)
-        return Group(self._device(queries), self._device(rows), self._device(mask), len(members))
+        rows = self._rows(np.take_along_axis(table, positions // self._size, axis=1), positions)
+        mask = self._mask(contexts, queries.shape[1])
+        return Group(
+            queries=self._device(queries),
+            rows=self._device(rows.swapaxes(1, 2)),
+            mask=torch.from_numpy(mask).to(self._cache.keys.device, self._cache.keys.dtype),
+            requests=len(contexts),
+        )
 
     def _mask(self, contexts: Index, length: int) -> NDArray[np.float32]:
+        """[N, 1, length, L]: the last `length` positions of each context look back."""
         key = np.arange(contexts.max())
         query = (contexts[:, None] - length + np.arange(length))[:, :, None]
         visible = key <= query
@@ -62,27 +70,20 @@ class TorchAttention:
             visible &= key > query - self._window
         return np.where(visible, np.float32(0), np.float32(-np.inf))[:, None]
 
-    def _stored_rows(self, batch: PagedBatch) -> Index:
-        """[T * kv_heads] pool rows of this step's tokens."""
-        parts = []
-        for length, context, table in zip(
-            batch.query_lengths, batch.context_lengths, batch.block_tables, strict=True
-        ):
-            positions = np.arange(context - length, context)
-            parts.append(self._rows(np.array([table]), positions[None])[0])
-        return np.concatenate(parts)
+    def _stored_rows(self, table: Index, lengths: Index, contexts: Index) -> Index:
+        """[T, kv_heads] pool rows of this step's tokens."""
+        request = np.repeat(np.arange(len(lengths)), lengths)
+        ends = np.cumsum(lengths)
+        positions = np.arange(ends[-1]) + (contexts - ends)[request]
+        return self._rows(table[request, positions // self._size], positions)
 
-    def _rows(self, table: Index, positions: Index) -> Index:
-        """`[N, L]` positions through `[N, blocks]` tables to `[N, L, kv_heads]` pool rows."""
-        _, _, heads, size, _ = self._cache.keys.shape
-        blocks = np.take_along_axis(table, positions // size, axis=1)
-        return (blocks[..., None] * heads + np.arange(heads)) * size + (positions % size)[..., None]
+    def _rows(self, blocks: Index, positions: Index) -> Index:
+        """`[…]` blocks and positions to `[…, kv_heads]` rows of a layer's pool."""
+        first = blocks * (self._heads * self._size) + positions % self._size
+        return first[..., None] + np.arange(self._heads) * self._size
 
-    def _device(self, array: NDArray[np.generic]) -> Tensor:
-        keys = self._cache.keys
-        flat = array if array.dtype == np.float32 else np.ascontiguousarray(array).reshape(-1)
-        tensor = torch.from_numpy(flat)
-        return tensor.to(keys.device, keys.dtype if tensor.is_floating_point() else tensor.dtype)
+    def _device(self, index: Index) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(index).reshape(-1)).to(self._cache.keys.device)
 
 
 class TorchAttentionStep:
@@ -117,6 +118,12 @@ class TorchAttentionStep:
             query, keys, values, attn_mask=group.mask, enable_gqa=heads != self._kv_heads
         )
         return out.transpose(1, 2).reshape(-1, heads, self._head_dim)
+
+
+def _queries(lengths: Index, members: list[int]) -> Index:
+    """[N, t] rows of the members' queries among the flattened tokens."""
+    starts = np.cumsum(lengths) - lengths
+    return starts[members][:, None] + np.arange(lengths[members[0]])
 
 
 def _alike(batch: PagedBatch) -> list[list[int]]:
