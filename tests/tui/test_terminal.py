@@ -164,6 +164,16 @@ def test_a_closed_terminal_ends_the_process(
     assert eventually(lambda: ended(process))
 
 
+def test_sigterm_leaves_the_terminal_in_order(terminal: Terminal) -> None:
+    terminal.run("sh", "-c", f"{' '.join(CONSOLE)} nobody; stty -a; cat")
+    terminal.see("DOWN")
+    shell = psutil.Process(
+        int(terminal.tmux("display-message", "-p", "-t", "kvops", "#{pane_pid}"))
+    )
+    shell.children()[0].terminate()
+    terminal.see(" icanon", " echo", absent="Fleet")
+
+
 def test_without_colours_states_keep_their_signs(terminal: Terminal) -> None:
     terminal.env["NO_COLOR"] = "1"
     terminal.start("nobody")

@@ -69,7 +69,7 @@ class Console(App[None]):
         Binding("1", "switch_mode('fleet')", "fleet", show=False, id="fleet"),
         Binding("2", "switch_mode('node')", "node", show=False, id="node"),
         Binding("space", "freeze", "freeze", id="freeze"),
-        Binding("plus,equals_sign", "rate(-1)", "rate", key_display="+/-", id="faster"),
+        Binding("plus,equals_sign", "rate(-1)", "faster", show=False, id="faster"),
         Binding("minus", "rate(1)", "slower", show=False, id="slower"),
         Binding("r", "retry", "retry", show=False, id="retry"),
         Binding("D", "act('drain')", "drain", id="drain"),

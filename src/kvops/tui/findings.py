@@ -149,7 +149,7 @@ def _queue_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
             "add a node, or raise runtime.max_queue",
         )  # fmt: skip
     elif queue.waiting and queue.running >= queue.max_running:
-        yield Finding("WARN", "slots taken", f"all {queue.max_running} run, {queue.waiting} wait")
+        yield Finding("INFO", "slots taken", f"all {queue.max_running} run, {queue.waiting} wait")
     if queue.oldest_wait_seconds is not None and queue.oldest_wait_seconds >= OLDEST_WARN:
         yield Finding(
             "WARN", "long wait", f"the oldest waits {format_duration(queue.oldest_wait_seconds)}"

@@ -12,7 +12,7 @@ from kvops.errors import UsageError
 from kvops.telemetry.targets import resolve
 from kvops.tui.glyphs import ASCII, UNICODE
 from kvops.tui.store import Store, Watch
-from kvops.tui.terminal import watch_terminal
+from kvops.tui.terminal import leave_on_terminate, watch_terminal
 
 
 def open_console(
@@ -44,7 +44,9 @@ def open_console(
 
     store = Store(watches, discover=not targets, interval=rate)
     watch_terminal()
-    Console(Session(store, glyphs=ASCII if ascii_only else UNICODE, write=write)).run()
+    console = Console(Session(store, glyphs=ASCII if ascii_only else UNICODE, write=write))
+    leave_on_terminate(console.exit)
+    console.run()
 
 
 def _shown_name(target: str) -> str:

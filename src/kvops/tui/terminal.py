@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 CHECK_SECONDS = 1.0
 HANGUP_EXIT = 128 + signal.SIGHUP
@@ -21,6 +22,11 @@ def watch_terminal() -> None:
     threading.Thread(
         target=_watch, args=(sys.stdin.fileno(),), name="terminal-watch", daemon=True
     ).start()
+
+
+def leave_on_terminate(leave: Callable[[], None]) -> None:
+    """SIGTERM puts the terminal back in order instead of leaving it raw. Call in the main thread."""
+    signal.signal(signal.SIGTERM, lambda number, frame: leave())
 
 
 def _watch(terminal: int) -> None:

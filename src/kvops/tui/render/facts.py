@@ -147,11 +147,12 @@ def _worst(
 
 def event_lines(events: Sequence[Event], width: int, height: int, glyphs: Glyphs) -> list[Text]:
     lines = []
+    name_width = min(20, max((len(event.node) for event in events[:height]), default=0) + 1)
     for event in events[:height]:
         clock = time.strftime("%H:%M:%S", time.gmtime(event.at))
         line = Text.assemble(
             (f"{clock} ", theme.LABEL), (f"{event.level:<5}", _LEVEL_STYLES[event.level])
         )
-        line.append_text(fit(Text(clean(event.node), "bold"), 12)).append(f" {event.text}")
+        line.append_text(fit(Text(clean(event.node), "bold"), name_width)).append(f" {event.text}")
         lines.append(fit(line, width))
     return lines or [Text("nothing has happened since the console was opened", theme.MUTED)]

@@ -140,10 +140,8 @@ def _with_axis(
     labels = [""] * len(rows)
     labels[-1] = axis_label(0.0, trend.unit, glyphs)
     labels[0] = axis_label(top, trend.unit, glyphs)
-    if len(rows) >= 5:
-        labels[len(rows) // 2] = axis_label(
-            top * (1 - (len(rows) // 2) / len(rows)), trend.unit, glyphs
-        )
+    if len(rows) >= 6 and len(rows) % 2 == 0:
+        labels[len(rows) // 2] = axis_label(top / 2, trend.unit, glyphs)
     return [
         Text.assemble((f"{label:>{width}} {glyphs.axis}", theme.LABEL), row)
         for label, row in zip(labels, rows, strict=True)
