@@ -69,7 +69,7 @@ def wait_for(condition: object, seconds: float) -> None:
 def test_it_verifies_shows_a_snapshot_and_leaves_nothing(
     demo: subprocess.Popen[str], env: dict[str, str], tmp_path: Path
 ) -> None:
-    code = demo.wait(240)
+    code = demo.wait(400)
     said = (tmp_path / "out").read_text()
     assert code == 0, said
     assert "every required check passed" in said

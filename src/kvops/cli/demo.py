@@ -16,10 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import httpx
 import typer
 
-from kvops import paths, registry
+from kvops import paths
 from kvops.errors import NodeStartError
 
 MODEL, NAME = "smollm2-135m", "demo"
@@ -120,6 +119,8 @@ def _node(output: Path) -> Iterator[str]:
 
 
 def _ready_url(process: subprocess.Popen[bytes], output: Path) -> str:
+    from kvops import registry
+
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         record = registry.read(NAME)
@@ -138,6 +139,8 @@ def _ready_url(process: subprocess.Popen[bytes], output: Path) -> str:
 
 
 def _is_ready(url: str) -> bool:
+    import httpx
+
     try:
         return httpx.get(f"{url}/readyz", timeout=2, trust_env=False).status_code == 200
     except httpx.HTTPError:

@@ -68,7 +68,7 @@ def decode(data: bytes) -> Report:
 
 
 def save(report: Report) -> Path:
-    """Write `result.json` into a run folder of its own. Raises OSError."""
-    path = paths.runs_dir() / f"verify-{report.run_id}" / "result.json"
+    """Write `result.json` into a run folder of its own; its real path. Raises OSError."""
+    path = paths.runs_dir().resolve() / f"verify-{report.run_id}" / "result.json"
     paths.write_atomic(path, encode(report))
     return path
