@@ -12,8 +12,8 @@ from kvops.verify.judge import FINISH_REASONS, SEE_LOG, answer_faults, answered,
 PROMPT = "The three primary colours are"
 QUESTION = [{"role": "user", "content": "Name a colour."}]
 SECRET = "7314"
-FACT = {"role": "user", "content": f"My locker code is {SECRET}. Please keep it in mind."}
-RECALL = {"role": "user", "content": "What is my locker code? Answer with the number."}
+FACT = {"role": "user", "content": f"The code of my locker is {SECRET}."}
+RECALL = {"role": "user", "content": "What is the code of my locker?"}
 SMALLEST_WINDOW = 384
 """Tokens; the two turns need about a hundred, several hundred with a byte-level tokenizer."""
 
