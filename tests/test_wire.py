@@ -32,7 +32,7 @@ def test_a_step_survives_the_trip() -> None:
         logprobs=(wire.TokenLogprobs(-0.5, ((9, -0.5),)),),
         finish="stop",
     )
-    step = wire.StepDone(seconds=0.1, started=("r",), deltas=(delta,))
+    step = wire.StepDone(seconds=0.1, deltas=(delta,))
     [body] = wire.FrameBuffer().feed(wire.frame(step))
     assert wire.FROM_ENGINE.decode(body) == step
 

@@ -97,11 +97,12 @@ def test_eos_and_stop_ids_end_a_request(engine: Engine) -> None:
 
 def test_deltas_tell_the_story(engine: Engine) -> None:
     engine.add(submit("r", LONG, max_tokens=3, logprobs=1))
-    first = engine.step()
-    assert first.started == ("r",)
+    started: list[str] = []
+    first = engine.step(started.extend)
+    assert started == ["r"]
     assert (first.prefill_tokens, first.decode_tokens) == (100, 0)
-    second = engine.step()
-    assert second.started == ()
+    second = engine.step(started.extend)
+    assert started == ["r"]
     assert (second.prefill_tokens, second.decode_tokens) == (0, 1)
     third = engine.step()
     deltas = [step.deltas[0] for step in (first, second, third)]
@@ -224,7 +225,9 @@ def test_better_classes_run_first_and_are_preempted_last(tiny_model: Path) -> No
     engine = load(tiny_model, max_batch_size=1)
     for name in ("batch", "normal", "online"):
         engine.add(submit(name, LONG, priority=name))
-    order = [name for _ in range(60) if engine.has_work() for name in engine.step().started]
+    order: list[str] = []
+    while engine.has_work():
+        engine.step(order.extend)
     assert order == ["online", "normal", "batch"]
 
     tight = load(tiny_model, pool=small_pool(8, watermark=0.0))

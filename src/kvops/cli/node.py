@@ -220,7 +220,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "state", "url", "model", "running", "waiting", "kv used", "up"):
+    for column in ("name", "state", "url", "model", "run/wait", "kv", "up"):
         table.add_column(column, no_wrap=True)
     for row in rows:
         used, up = row.get("kv_usage_ratio"), row.get("uptime_seconds")
@@ -229,12 +229,13 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             row["state"],
             row["url"],
             row["model"],
-            _shown(row.get("running")),
-            _shown(row.get("waiting")),
+            f"{_shown(row.get('running'))}/{_shown(row.get('waiting'))}",
             "-" if used is None else format_ratio(used),
             "-" if up is None else format_duration(up),
         )
-    Console(soft_wrap=True).print(table)
+    console = Console()
+    # Wider than the terminal, a line wraps; an address cut short is of no use.
+    console.print(table, width=max(console.width, 100), soft_wrap=True)
 
 
 def _shown(value: int | None) -> str:

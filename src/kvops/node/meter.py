@@ -17,6 +17,14 @@ OUTCOMES: tuple[Outcome, ...] = ("stop", "length", "cancelled", "timeout", "erro
 LATENCY_WINDOW = 300.0
 RATE_WINDOW = 30
 
+CLIENT_FAULTS = frozenset(
+    {
+        "invalid_request", "context_length_exceeded", "invalid_api_key", "model_not_found", "not_found",
+        "method_not_allowed", "body_timeout", "too_large", "forbidden",
+    }
+)  # fmt: skip
+"""Rejections that no change of the node would have turned into an answer: counted, but no sign of trouble here."""
+
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
@@ -119,7 +127,8 @@ class Meter:
         now = time.monotonic()
         self.rejections[reason] += 1
         self._requests.add(1, now)
-        self._bad.add(1, now)
+        if reason not in CLIENT_FAULTS:
+            self._bad.add(1, now)
 
     def latency(self) -> LatencyWindow:
         now = time.monotonic()

@@ -34,6 +34,7 @@ from kvops.node.wire import (
     Loading,
     Ready,
     Start,
+    Started,
     StepDone,
     Submit,
     TokenDelta,
@@ -232,6 +233,8 @@ class Supervisor:
 
     def _handle(self, message: FromEngine) -> None:
         match message:
+            case Started():
+                self._requests_started(message)
             case StepDone():
                 self._step_done(message)
             case EngineStats():
@@ -251,11 +254,13 @@ class Supervisor:
             case Fatal():
                 self._fatal = message
 
-    def _step_done(self, step: StepDone) -> None:
-        self._progress_at = time.monotonic()
-        for request_id in step.started:
+    def _requests_started(self, message: Started) -> None:
+        for request_id in message.request_ids:
             if sink := self._sinks.get(request_id):
                 sink.started()
+
+    def _step_done(self, step: StepDone) -> None:
+        self._progress_at = time.monotonic()
         for delta in step.deltas:
             sink = self._sinks.get(delta.request_id)
             if delta.finish is not None:

@@ -2,8 +2,8 @@
 
 Frames are a 4-byte little-endian length and a msgpack body over a socketpair: data only, nothing executable.
 The daemon sends `Start` once, then `Submit`, `Cancel`, `GetKvMap`, `FlushPrefixCache`, `Stop`.
-The engine sends `Loading` while it starts, `Ready` once, then a `StepDone` after each step that had
-something to say and `EngineStats` at most a few times a second and whenever it falls idle. `Fatal` is its
+The engine sends `Loading` while it starts, `Ready` once, then `Started` before and `StepDone` after each step
+that has something to say, and `EngineStats` at most a few times a second and whenever it falls idle. `Fatal` is its
 last word before it exits non-zero. Token ids travel, text never does.
 """
 
@@ -128,10 +128,15 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """Requests that leave the waiting queue for the first time. Sent before their step computes, which may be long:
+    what a request waited is then not mixed with what its prompt took."""
+
+    request_ids: tuple[str, ...]
+
+
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seconds: float
-    started: tuple[str, ...] = ()
-    """Requests that left the waiting queue for the first time in this step."""
     deltas: tuple[TokenDelta, ...] = ()
     prefill_tokens: int = 0
     decode_tokens: int = 0
@@ -169,7 +174,7 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     hint: str = ""
 
 
-FromEngine = Loading | Ready | StepDone | EngineStats | KvMapReply | Flushed | Fatal
+FromEngine = Loading | Ready | Started | StepDone | EngineStats | KvMapReply | Flushed | Fatal
 
 _ENCODER = msgspec.msgpack.Encoder()
 TO_ENGINE = msgspec.msgpack.Decoder(ToEngine)

@@ -143,7 +143,8 @@ class Traffic(msgspec.Struct, frozen=True):
     generation_tokens_per_second: float
     requests_per_second: float
     error_ratio: float | None
-    """Requests of the window that ended in an error or a rejection over all; None without requests."""
+    """Requests of the window that the node failed or turned away, over all; None without requests. A request
+    that is wrong by itself (400, 401, 404, 413 …) is not the node's failure."""
 
 
 class Progress(msgspec.Struct, frozen=True):

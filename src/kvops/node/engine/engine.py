@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvops.node.engine.block_pool import BlockPool
@@ -27,6 +28,8 @@ from kvops.node.wire import (
     TokenDelta,
 )
 from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
+
+Announce = Callable[[tuple[str, ...]], None]
 
 _WARM_UP_PROMPT = 512
 _WARM_UP_TOKENS = 4
@@ -78,18 +81,22 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._outbox) or self._scheduler.has_work()
 
-    def step(self) -> StepDone:
-        """Compute the next batch, if there is one, and tell what became of the requests."""
+    def step(self, announce: Announce | None = None) -> StepDone:
+        """Compute the next batch, if there is one, and tell what became of the requests.
+
+        `announce` gets the ids of requests that start for the first time, before anything is computed.
+        """
         began = time.perf_counter()
         deltas, self._outbox = self._outbox, []
         batch = self._scheduler.schedule()
+        if batch.started and announce is not None:
+            announce(tuple(request.request_id for request in batch.started))
         if batch.chunks:
             deltas += self._record(batch, self._runner.run(batch))
             self._steps += 1
             self._last_step_at = time.time()
         return StepDone(
             seconds=time.perf_counter() - began,
-            started=tuple(request.request_id for request in batch.started),
             deltas=tuple(deltas),
             prefill_tokens=sum(chunk.length for chunk in batch.prefills),
             decode_tokens=len(batch.decodes),

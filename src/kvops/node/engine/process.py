@@ -80,8 +80,8 @@ class Service:
                 self._step()
 
     def _step(self) -> None:
-        done = self._engine.step()
-        if done.deltas or done.started or done.prefill_tokens:
+        done = self._engine.step(lambda ids: self._connection.send(wire.Started(ids)))
+        if done.deltas or done.prefill_tokens:
             self._connection.send(done)
 
     def _report(self, busy: bool) -> None:
