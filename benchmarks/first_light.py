@@ -172,17 +172,34 @@ def _waste(node: Node) -> Row:
 
 
 _BASELINE = """
-import json, sys, time, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, name, prompts, new = json.loads(sys.argv[1])
-torch.set_num_threads(len(__import__("os").sched_getaffinity(0)))
-model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
-tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+import json, os, sys, time
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine does: a fair peer on a shared machine
+import torch
+from pathlib import Path
+from transformers import LlamaConfig, LlamaForCausalLM
+from kvops.models.checkpoint import open_checkpoint
+from kvops.models.tokenizer import load_tokenizer
+path, prompts, new = json.loads(sys.argv[1])
+torch.set_num_threads(len(os.sched_getaffinity(0)))
+checkpoint, tokenizer = open_checkpoint(Path(path)), load_tokenizer(Path(path))
+spec = checkpoint.spec
+model = LlamaForCausalLM(LlamaConfig(
+    vocab_size=spec.vocab_size, hidden_size=spec.hidden_size, intermediate_size=spec.intermediate_size,
+    num_hidden_layers=spec.n_layers, num_attention_heads=spec.n_heads, num_key_value_heads=spec.n_kv_heads,
+    head_dim=spec.head_dim, max_position_embeddings=spec.max_context_length, rms_norm_eps=spec.rms_norm_eps,
+    rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
+    tie_word_embeddings=spec.tie_embeddings, pad_token_id=None,
+)).float().eval()
+weights = {name: torch.from_numpy(array) for name, array in checkpoint.tensors()}
+missing, unexpected = model.load_state_dict(weights, strict=False)
+assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
 def run(text):
-    inputs = tokenizer(text, return_tensors="pt")
+    ids = torch.tensor([tokenizer.encode_prompt(text)])
     with torch.inference_mode():
-        out = model.generate(**inputs, max_new_tokens=new, min_new_tokens=new, do_sample=False)
-    return out.shape[1] - inputs["input_ids"].shape[1]
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False
+        )
+    return out.shape[1] - ids.shape[1]
 run(prompts[0])
 begun = time.perf_counter()
 tokens = sum(run(text) for text in prompts)
@@ -192,7 +209,7 @@ print(json.dumps(tokens / (time.perf_counter() - begun)))
 
 def _transformers_tokens_per_second(model: Path) -> float:
     prompts = [_prompt(i) for i in range(BASELINE_REQUESTS)]
-    argument = json.dumps([str(model.parent), model.name, prompts, NEW_TOKENS])
+    argument = json.dumps([str(model), prompts, NEW_TOKENS])
     command = [sys.executable, "-c", _BASELINE, argument]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(result.stdout.strip().splitlines()[-1])
