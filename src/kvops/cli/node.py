@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvops.cli.node_logs import logs
 from kvops.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kvops.telemetry.snapshot import NodeSnapshot
 
 app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of this machine.")
+
+app.command("logs")(logs)
 
 NodeOption = Annotated[
     str | None, typer.Option("--node", help="Name of a node; default: the only one.")
