@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,9 +72,13 @@ def test_the_tightest_control_group_counts(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_peak_is_measured() -> None:
-    kept: list[torch.Tensor] = []
-
-    def work() -> None:
-        kept.append(torch.ones(64 * 2**20, dtype=torch.uint8))
-
-    assert memory.peak_of(torch.device("cpu"), work) >= 60 * 2**20
+    """In a process of its own: what other tests give back meanwhile would be taken off the peak."""
+    code = """
+import torch
+from kvops.node.engine.memory import peak_of
+print(peak_of(torch.device("cpu"), lambda: torch.ones(64 * 2**20, dtype=torch.uint8)))
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert 60 * 2**20 <= int(printed.stdout) <= 90 * 2**20
