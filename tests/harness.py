@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 import yaml
 
 from kvops.telemetry.snapshot import NodeSnapshot, decode_snapshot
@@ -51,6 +52,11 @@ class RunningNode:
 
     def snapshot(self) -> NodeSnapshot:
         return decode_snapshot(self.control("GET", "/control/snapshot").content)
+
+    def engine(self) -> psutil.Process:
+        """The engine process: the daemon's only child."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
 
     def stop(self) -> int:
         """SIGTERM, then wait; SIGKILL after 30 s. The exit code."""
