@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvops.config.load import leaf_keys, load_config
+from kvops.config.load import NO_SETTINGS, leaf_keys, load_config
 from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError
 
@@ -148,3 +148,107 @@ def test_the_sample_file_is_valid() -> None:
     assert given <= set(leaf_keys())
     assert loaded.config.runtime == NodeConfig().runtime
     assert loaded.config.limits == NodeConfig().limits
+
+
+def error_of(file: Path | None, overrides: dict[str, object] | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_every_fault_is_said_at_once_with_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "runtime: {max_batch_size: 0, queue_timeout: soon}\nserver: {prot: 1}")
+    monkeypatch.setenv("KVOPS_SERVER__PORT", "x")
+    text = error_of(file, {"name": "bad name/.."}).message
+    for words in (
+        f"runtime.max_batch_size = 0 (file {file}): expected a whole number from 1 to 1024",
+        f"runtime.queue_timeout = 'soon' (file {file}): expected a time such as 20ms",
+        f"server.prot (file {file}) is not a setting; did you mean server.port?",
+        "server.port = 'x' (environment KVOPS_SERVER__PORT): expected a whole number from 0 to 65535",
+        "name = 'bad name/..' (command line): expected lower-case letters",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("key", leaf_keys())
+def test_no_setting_answers_in_the_words_of_a_library(key: str) -> None:
+    if key in ("server.host", "server.control_host", "model.name", "server.api_keys_file"):
+        return
+    text = str(error_of(None, {key: "?!"}))
+    assert key in text
+    assert "command line" in text
+    assert not any(
+        word in text for word in ("Input", "String should", "pydantic", "unable to parse")
+    )
+
+
+def test_a_yaml_error_names_the_file_and_the_line(tmp_path: Path) -> None:
+    file = write(tmp_path, "name: a\nserver: {port: 1\n")
+    text = error_of(file).message
+    assert f"{file}, line 3" in text
+    assert "byte string" not in text
+
+
+def test_two_pool_sizes_of_one_origin_contradict(tmp_path: Path) -> None:
+    file = write(tmp_path, "kv_cache: {bytes: 1GiB, blocks: 20}")
+    text = error_of(file).message
+    assert "kv_cache.blocks = 20 and kv_cache.bytes = '1GiB'" in text
+    assert str(file) in text
+
+
+def test_a_pool_size_replaces_that_of_a_weaker_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "kv_cache: {blocks: 20}")
+    monkeypatch.setenv("KVOPS_KV_CACHE__BYTES", "1MiB")
+    loaded = load_config(file, {})
+    assert (loaded.config.kv_cache.blocks, loaded.config.kv_cache.bytes) == (None, 2**20)
+    assert loaded.origins["kv_cache.blocks"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("KVOPS_PORT", "KVOPS_SERVER__PORT"),
+        ("KVOPS_SERVER_PORT", "KVOPS_SERVER__PORT"),
+        ("KVOPS_KV_CACHE_BLOCKS", "KVOPS_KV_CACHE__BLOCKS"),
+        ("KVOPS_ZZZ", "unset it"),
+    ],
+)
+def test_a_variable_that_is_no_setting_names_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, name: str, near: str
+) -> None:
+    monkeypatch.setenv(name, "9")
+    error = error_of(None)
+    assert name in error.message
+    assert near in error.hint
+
+
+def test_variables_that_are_read_elsewhere_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NO_SETTINGS - {"KVOPS_API_KEYS_FILE"}:
+        monkeypatch.setenv(name, "x")
+    assert load_config(None).config == NodeConfig()
+
+
+def test_a_path_in_a_file_is_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "keys.yaml").write_text("[]")
+    text = "server: {api_keys_file: keys.yaml}\nmodel: {name: ./tiny.gguf}"
+    file = write(folder, text)
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("etc/node.yaml")).config
+    assert config.server.api_keys_file == folder / "keys.yaml"
+    assert config.model.name == str(folder / "tiny.gguf")
+    (folder / "keys.yaml").unlink()
+    assert str(folder / "keys.yaml") in error_of(file).message
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:x", ""])
+def test_a_device_that_cannot_be_is_refused_by_name(device: str) -> None:
+    assert "auto, cpu, cuda" in error_of(None, {"runtime.device": device}).message

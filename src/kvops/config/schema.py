@@ -9,8 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kvops.units import parse_duration, parse_size
 
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Bytes = Annotated[int, BeforeValidator(parse_size)]
+Seconds = Annotated[
+    float, BeforeValidator(parse_duration), Field(json_schema_extra={"format": "duration"})
+]
+Bytes = Annotated[int, BeforeValidator(parse_size), Field(json_schema_extra={"format": "size"})]
 Port = Annotated[int, Field(ge=0, le=65535)]
 OverLength = Literal["reject", "truncate_head", "truncate_middle", "truncate_tail"]
 
@@ -43,8 +45,7 @@ class KvCache(Section):
     """Share of the memory that is free after loading."""
     bytes: Annotated[Bytes, Field(gt=0)] | None = None
     blocks: Annotated[int, Field(ge=2, le=2**24)] | None = None
-    """The first of blocks, bytes, memory_fraction that is set decides. Default: bytes 1GiB on a CPU,
-    memory_fraction 0.85 on a GPU."""
+    """One of blocks, bytes, memory_fraction. Default: bytes 1GiB on a CPU, memory_fraction 0.85 on a GPU."""
     block_size: Literal[8, 16, 32, 64] = 16
     prefix_caching: bool = True
     watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
@@ -52,7 +53,13 @@ class KvCache(Section):
 
 
 class Runtime(Section):
-    device: str = "auto"
+    device: Annotated[
+        str,
+        Field(
+            pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+            description="auto, cpu, cuda or cuda:N for GPU N",
+        ),
+    ] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Compute threads; by default one a core."""
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -81,7 +88,13 @@ class Limits(Section):
 
 
 class NodeConfig(Section):
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "node"
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
+            description="lower-case letters, digits, . _ - (at most 63, a letter or digit first)",
+        ),
+    ] = "node"
     server: Server = Server()
     model: Model = Model()
     kv_cache: KvCache = KvCache()
