@@ -51,11 +51,12 @@ class KvopsError(Exception):
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.default_hint
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -81,14 +82,19 @@ class ModelNotFound(ModelError):
 
 class ModelCorrupt(ModelError):
     code = "model_corrupt"
+    default_hint = "it is damaged or cut short: get it again from where it came from"
 
 
 class ModelUnsupported(ModelError):
     code = "model_unsupported"
+    default_hint = "use a llama, mistral, qwen2 or qwen3 model, as safetensors or GGUF"
 
 
 class ModelSourceError(ModelError):
     code = "model_source"
+    default_hint = (
+        "check that the source and the disk can be reached and have room, then pull again"
+    )
 
 
 class NodeError(KvopsError):
@@ -267,3 +273,14 @@ class RequestTimeout(RequestError):
 
 class InternalError(RequestError):
     code = "internal_error"
+
+
+def from_code(code: str, message: str, hint: str) -> KvopsError | None:
+    """The error that another process of kvops named by its code; None for one that is not in the tree."""
+    kinds: list[type[KvopsError]] = [KvopsError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    for kind in kinds:
+        if kind.code == code and not issubclass(kind, RequestError):
+            return kind(message, hint=hint)
+    return None

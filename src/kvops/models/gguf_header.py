@@ -60,7 +60,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Header(path, data).read()
     except ValueError as error:
-        raise ModelCorrupt(f"{path.name} is empty", hint="pull the model again") from error
+        raise ModelCorrupt(f"{path.name} is empty") from error
     except OSError as error:
         raise ModelCorrupt(f"{path.name} cannot be read: {error.strerror}") from error
 
@@ -72,7 +72,7 @@ class _Header:
         self.path, self.data, self.at, self.size = path, data, 0, len(data)
 
     def refuse(self, reason: str) -> NoReturn:
-        raise ModelCorrupt(f"{self.path.name} is corrupt: {reason}", hint="pull the model again")
+        raise ModelCorrupt(f"{self.path.name} is corrupt: {reason}")
 
     def read(self) -> GgufHeader:
         version = self.opening()

@@ -39,11 +39,14 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ModelCorrupt(f"{path.name} is larger than {MAX_JSON_BYTES} bytes")
         fields = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ModelCorrupt(f"{path.name} is not JSON", hint="pull the model again") from error
+        raise ModelCorrupt(f"{path.name} is not JSON") from error
     except OSError as error:
-        raise ModelCorrupt(f"{path.name} cannot be read: {error.strerror}") from error
+        raise ModelCorrupt(
+            f"{path} cannot be read: {error.strerror}",
+            hint="give a folder with config.json and safetensors, or a .gguf file",
+        ) from error
     if not isinstance(fields, dict):
-        raise ModelCorrupt(f"{path.name} is not a JSON object", hint="pull the model again")
+        raise ModelCorrupt(f"{path.name} is not a JSON object")
     return fields
 
 
@@ -146,7 +149,10 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files, by name. Raises ModelCorrupt for a name in the index that is no plain file there."""
     if not (folder / INDEX).is_file():
         if not (folder / WEIGHTS).is_file():
-            raise ModelCorrupt(f"{folder.name} has neither {WEIGHTS} nor {INDEX}")
+            raise ModelCorrupt(
+                f"{folder.name} has neither {WEIGHTS} nor {INDEX}",
+                hint="give a folder with config.json and safetensors, or a .gguf file",
+            )
         return [folder / WEIGHTS]
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -161,7 +167,7 @@ def _plain(folder: Path, name: str) -> str:
     if not _PLAIN_NAME.fullmatch(name):
         raise ModelCorrupt(f"{INDEX} names {name[:80]!r}, which is no plain safetensors file name")
     if not (folder / name).is_file():
-        raise ModelCorrupt(f"{INDEX} names {name}, which is missing", hint="pull the model again")
+        raise ModelCorrupt(f"{INDEX} names {name}, which is missing")
     return name
 
 

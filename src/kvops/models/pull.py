@@ -60,7 +60,7 @@ def _check_existing(existing: Manifest, source: Source, progress: Progress) -> N
     for fault in store.verify(name):
         raise ModelCorrupt(
             f"{name} is there, but {fault.file} {fault.reason}",
-            hint=f"kvops model remove {name}, then pull it again",
+            hint=store.pull_again(existing),
         )
 
 

@@ -54,7 +54,7 @@ def _read(path: Path) -> tuple[SafeTensor, ...]:
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
-    raise ModelCorrupt(f"{path.name} is corrupt: {reason}", hint="pull the model again")
+    raise ModelCorrupt(f"{path.name} is corrupt: {reason}")
 
 
 def _parse(path: Path, header: bytes) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _parse(path: Path, header: bytes) -> dict[str, Any]:
         entries = json.loads(header, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise ModelCorrupt(
-            f"{path.name} is corrupt: its header is not JSON", hint="pull the model again"
+            f"{path.name} is corrupt: its header is not JSON",
         ) from error
     if not isinstance(entries, dict):
         _refuse(path, "its header is not an object")

