@@ -13,9 +13,10 @@ import typer
 
 from kvops import paths, registry
 from kvops.errors import NodeStartError
+from kvops.node.preflight import runs_already
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import TextIO
 
 _OPTIONS = {
     "name": "--name",
@@ -25,17 +26,20 @@ _OPTIONS = {
     "server.control_port": "--control-port",
 }
 _READY = " ready "
+_ERROR = "error ["
 _GRACE = 600.0
+_END_SECONDS = 15.0
 
 
 def start_detached(name: str, config: Path | None, overrides: Mapping[str, object]) -> None:
-    """Returns when the node is ready. Raises NodeStartError after its report was shown."""
+    """Returns when the node is ready; Ctrl-C before that ends it.
+
+    Raises typer.Exit with the node's own code after it said why it ended, NodeStartError when it did not say.
+    """
     folder = paths.make_private(registry.node_dir(name))
     record = registry.read(name)
     if record is not None and record.alive():
-        raise NodeStartError(
-            f"a node named {name!r} runs already", hint="kvops node stop, or choose another --name"
-        )
+        raise runs_already(name)
     output = folder / "start.out"
     with output.open("wb") as written:
         output.chmod(0o600)
@@ -46,8 +50,12 @@ def start_detached(name: str, config: Path | None, overrides: Mapping[str, objec
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    with output.open("rb") as shown:
-        _follow(process, shown, output)
+    with output.open(errors="replace") as shown:
+        try:
+            _follow(process, shown, output)
+        except KeyboardInterrupt:
+            _call_off(process, name)
+            raise
 
 
 def _command(config: Path | None, overrides: Mapping[str, object]) -> list[str]:
@@ -60,18 +68,37 @@ def _command(config: Path | None, overrides: Mapping[str, object]) -> list[str]:
     return command
 
 
-def _follow(process: subprocess.Popen[bytes], shown: BinaryIO, output: Path) -> None:
+def _follow(process: subprocess.Popen[bytes], shown: TextIO, output: Path) -> None:
     deadline = time.monotonic() + _GRACE
+    said_why = False
     while time.monotonic() < deadline:
         ended = process.poll() is not None
-        text = shown.read().decode(errors="replace")
-        typer.echo(text, nl=False)
-        if any(_READY in line for line in text.splitlines()):
-            return
+        for line in iter(shown.readline, ""):
+            said_why = said_why or line.startswith(_ERROR)
+            typer.echo(line, nl=False, err=said_why)
+            if _READY in line:
+                return
         if ended:
-            raise NodeStartError(
-                f"the node ended with exit code {process.returncode}", hint=f"read {output}"
-            )
+            raise _ended(process.returncode, said_why, output)
         time.sleep(0.05)
     process.terminate()
     raise NodeStartError(f"the node was not ready after {_GRACE:.0f} s", hint=f"read {output}")
+
+
+def _ended(code: int, said_why: bool, output: Path) -> Exception:
+    if said_why and code > 0:
+        return typer.Exit(code)
+    how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+    return NodeStartError(f"the node ended {how} before it was ready", hint=f"read {output}")
+
+
+def _call_off(process: subprocess.Popen[bytes], name: str) -> None:
+    """A node that nobody waits for any more must not come up unseen."""
+    typer.echo(f"stopping {name}, which was still starting …", err=True)
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    typer.echo(f"{name} stopped", err=True)

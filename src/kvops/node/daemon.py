@@ -13,26 +13,29 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import structlog
 
 from kvops import __version__, paths, registry
 from kvops.config.load import LoadedConfig
-from kvops.errors import NodeStartError
-from kvops.models.store import StoredModel, resolve
+from kvops.errors import KvopsError
+from kvops.models.manifest import Manifest
+from kvops.models.store import StoredModel, check_unchanged, resolve
 from kvops.node.admission import Admission
 from kvops.node.api.app import control_plane, data_plane
 from kvops.node.auth import AdminToken, TenantSalts, load_keys
 from kvops.node.listener import Listener, bind, url_of
 from kvops.node.logs import log_to
 from kvops.node.meter import Meter
-from kvops.node.preflight import check_machine, pool_plan
+from kvops.node.preflight import check_machine, check_model, pool_plan, runs_already
 from kvops.node.prompts import PromptReader
 from kvops.node.services import Services
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
-from kvops.node.wire import Start
+from kvops.node.wire import EngineInfo, Start
+from kvops.units import format_bytes
 
 Report = Callable[[str, str], None]
 """Called with a step of the start-up and its detail."""
@@ -46,10 +49,11 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
     """Serve until SIGTERM, SIGINT or `/control/shutdown`. Raises NodeError, ConfigError, ModelError."""
     os.umask(0o077)
     folder = paths.make_private(registry.node_dir(loaded.config.name))
-    with _lock(folder, loaded.config.name):
-        report("checks", check_machine(loaded.config))
+    with _lock(folder, loaded.config.name), _logged(registry.log_file(loaded.config.name)):
+        machine = check_machine(loaded.config)
         model = resolve(loaded.config.model.name)
-        log_to(registry.log_file(loaded.config.name))
+        check_model(loaded.config, model.path)
+        report("checks", machine)
         asyncio.run(Daemon(loaded, model, folder, report).run())
 
 
@@ -88,11 +92,11 @@ class Daemon:
 
     async def run(self) -> None:
         """Raises NodeStartError, ModelError, EngineDied."""
+        self._handle_signals()
         listeners = self._listen()
         serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
         engine = asyncio.create_task(self._supervisor.run())
         try:
-            self._handle_signals()
             registry.write(self._record())
             await self._serve(engine)
         finally:
@@ -124,29 +128,50 @@ class Daemon:
             self._services.reader = await asyncio.to_thread(PromptReader.load, self._model.path)
             self._services.view.tokenizer_loaded = True
             ready = asyncio.create_task(self._announce())
-            await asyncio.wait({stop, engine}, return_when=asyncio.FIRST_COMPLETED)
+            life = asyncio.gather(engine, self._check_files())
+            ends: set[asyncio.Future[Any]] = {stop, life}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
-            if engine.done():
+            if life.done():
                 await self._say_last_words()
-                await engine
+                await life
             await self._drain()
         finally:
             stop.cancel()
 
+    async def _check_files(self) -> None:
+        """Hash a pulled model while the engine loads it; it is not ready before. Raises ModelCorrupt."""
+        manifest = self._model.manifest
+        if manifest is None:
+            self._report("model not verified", "read in place: there is no manifest to hold it to")
+        elif await asyncio.to_thread(self._hash_files, manifest):
+            self._report("model verified", f"SHA-256 as pulled, {format_bytes(manifest.size)}")
+        self._supervisor.release()
+
+    def _hash_files(self, manifest: Manifest) -> bool:
+        """False when the node was told to stop on the way."""
+
+        def advance(_: int) -> None:
+            if self._stop.is_set():
+                raise _Stopped
+
+        try:
+            check_unchanged(manifest, advance)
+        except _Stopped:
+            return False
+        return True
+
     async def _announce(self) -> None:
         await self._supervisor.ready.wait()
         log.info("ready", model=self._model.name, url=self._services.view.url)
-        self._report(
-            "ready", f"kvops node stop --node {self._config.name}, or Ctrl-C here, ends it"
-        )
+        info = self._supervisor.info
+        if info is not None:
+            self._report("context length", _context(info, self._config.model.max_context_length))
+        self._report("ready", f"kvops node stop --node {self._config.name} ends it")
 
     async def _drain(self) -> None:
         admission, timeout = self._services.admission, self._config.runtime.drain_timeout
         log.info("stopping", in_flight=admission.in_flight)
-        if admission.in_flight:
-            self._report(
-                "stopping", f"{admission.in_flight} requests in flight, at most {timeout:g} s"
-            )
         waits = {asyncio.create_task(event.wait()) for event in (admission.idle, self._hurry)}
         await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -173,9 +198,16 @@ class Daemon:
 
     def _asked_to_stop(self) -> None:
         """The first time drains, the second ends at once."""
+        admission, timeout = self._services.admission, self._config.runtime.drain_timeout
         if self._stop.is_set():
+            self._report("stopping", "now, without waiting")
             self._hurry.set()
-        self._services.admission.door = "stopping"
+        elif admission.in_flight:
+            waiting = f"{admission.in_flight} requests in flight, at most {timeout:g} s"
+            self._report("stopping", f"{waiting}; once more ends them now")
+        else:
+            self._report("stopping", "…")
+        admission.door = "stopping"
         self._stop.set()
 
     def _record(self) -> registry.NodeRecord:
@@ -189,6 +221,19 @@ class Daemon:
             started_at=self._services.started_at,
             version=__version__,
         )
+
+
+class _Stopped(Exception):
+    """There is no node to hash files for any more."""
+
+
+def _context(info: EngineInfo, asked: int | None) -> str:
+    """What a request may hold, and what set that bound."""
+    wanted = info.spec.max_context_length if asked is None else asked
+    if info.max_model_len < wanted:
+        origin = "the model's" if asked is None else "model.max_context_length"
+        return f"{info.max_model_len} tokens: the pool holds no more ({origin}: {wanted})"
+    return f"{info.max_model_len} tokens, {'as the model' if asked is None else 'as set'}"
 
 
 def _start_message(loaded: LoadedConfig, model: StoredModel) -> Start:
@@ -214,8 +259,16 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise NodeStartError(
-                f"a node named {name!r} runs already",
-                hint="kvops node stop, or choose another --name",
-            ) from None
+            raise runs_already(name) from None
         yield
+
+
+@contextlib.contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """The node's log tells why it ended, also when it never came up."""
+    log_to(file)
+    try:
+        yield
+    except KvopsError as error:
+        log.error("failed", error=error.code, message=error.message, next=error.hint or None)
+        raise

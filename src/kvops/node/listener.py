@@ -9,12 +9,14 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from kvops import registry
 from kvops.errors import InvalidRequest, NodeStartError, RequestError, TooLarge
 from kvops.node.api.gate import MAX_HEADER_BYTES, new_request_id
 
@@ -32,12 +34,33 @@ def bind(host: str, port: int, field: str) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            hint = f"stop what listens there, or choose another {field} (0 picks a free one)"
-            raise NodeStartError(f"port {port} on {host} is in use", hint=hint) from None
+            raise _in_use(host, port, field) from None
         raise NodeStartError(
             f"cannot bind {host}:{port}: {error.strerror}", hint=f"check {field}"
         ) from None
     return sock
+
+
+def _in_use(host: str, port: int, field: str) -> NodeStartError:
+    """Names the node that holds the port, where it is one of this machine."""
+    beside = "start this one beside it: --port 0 --control-port 0 (0 picks a free one)"
+    owner = next(
+        (
+            record.name
+            for record in registry.running()
+            if port in (urlsplit(record.url).port, urlsplit(record.control_url).port)
+        ),
+        None,
+    )
+    if owner is None:
+        return NodeStartError(
+            f"port {port} on {host} is in use, asked for as {field}",
+            hint=f"stop what listens there, or {beside}",
+        )
+    return NodeStartError(
+        f"port {port} on {host}, asked for as {field}, is that of the kvops node {owner!r}",
+        hint=f"kvops node stop --node {owner}, or {beside}",
+    )
 
 
 def url_of(sock: socket.socket) -> str:

@@ -1,4 +1,7 @@
-"""What is looked at before a node starts, and how large its block pool shall be. Imports no torch, only finds it."""
+"""What is looked at before a node starts, and how large its block pool shall be. Imports no torch, only finds it.
+
+What can be known from files and settings is refused here, before a port is bound or a process started.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import importlib.util
 import platform
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
-from kvops import paths
+from kvops import paths, registry
 from kvops.config.schema import KvCache, NodeConfig
-from kvops.errors import NodeStartError
+from kvops.errors import ConfigError, NodeStartError
 from kvops.node.wire import PoolPlan
 from kvops.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvops.models.checkpoint import Checkpoint
 
 CPU_POOL_BYTES = 2**30
 GPU_POOL_FRACTION = 0.85
@@ -30,11 +37,56 @@ def check_machine(config: NodeConfig) -> str:
             hint="free some space, or move the folders with KVOPS_HOME",
         )
     memory = psutil.virtual_memory().available
-    plan = pool_plan(config)
-    asked = f"{format_bytes(plan.bytes)} for the pool of " if plan.bytes and not plan.blocks else ""
     return (
         f"python {platform.python_version()}, torch {_torch_version()}, "
-        f"{asked}{format_bytes(memory)} free memory, {format_bytes(free_disk)} free disk"
+        f"{format_bytes(memory)} free memory, {format_bytes(free_disk)} free disk"
+    )
+
+
+def check_model(config: NodeConfig, model: Path) -> None:
+    """Raises ModelError, ConfigError for a context over the model's, NodeStartError for what cannot fit."""
+    from kvops.models.checkpoint import open_checkpoint
+
+    if config.runtime.device.startswith("cuda") and not may_use_gpu("auto"):
+        raise ConfigError(
+            f"runtime.device = {config.runtime.device!r}: no GPU with a driver and a torch for it",
+            hint="use auto or cpu",
+        )
+    checkpoint = open_checkpoint(model)
+    asked, most = config.model.max_context_length, checkpoint.spec.max_context_length
+    if asked is not None and asked > most:
+        raise ConfigError(
+            f"model.max_context_length = {asked}: the model was trained for {most} tokens",
+            hint=f"give at most {most}, or leave it out",
+        )
+    if not may_use_gpu(config.runtime.device):
+        _check_memory(config, checkpoint)
+
+
+def _check_memory(config: NodeConfig, checkpoint: Checkpoint) -> None:
+    """On the CPU, by what weights and pool need at least; the engine counts again, to the byte."""
+    width = 2 if config.model.weights_dtype == "bfloat16" else 4
+    plan, free = pool_plan(config), psutil.virtual_memory().available
+    weights = checkpoint.parameters * width
+    block = checkpoint.spec.kv_bytes_per_token(width) * plan.block_size
+    pool = plan.blocks * block if plan.blocks is not None else plan.bytes or 0
+    if weights + pool > free:
+        raise NodeStartError(
+            f"weights {format_bytes(weights)} + pool {format_bytes(pool)} exceed the "
+            f"{format_bytes(free)} that are free",
+            hint="lower kv_cache.blocks or kv_cache.bytes, or use a smaller model, "
+            "or model.weights_dtype: bfloat16",
+        )
+
+
+def runs_already(name: str) -> NodeStartError:
+    """The name is taken; what a second node beside it needs, all at once."""
+    taken = {record.name for record in registry.running()} | {name}
+    free = next(each for at in range(2, len(taken) + 3) if (each := f"{name}-{at}") not in taken)
+    return NodeStartError(
+        f"a node named {name!r} runs already",
+        hint=f"kvops node stop --node {name}, or start another beside it: "
+        f"--name {free} --port 0 --control-port 0",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
@@ -16,8 +16,17 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
-from kvops.errors import EngineDied, EngineRestarted, NotReady, RequestError
+from kvops.errors import (
+    EngineDied,
+    EngineRestarted,
+    KvopsError,
+    NotReady,
+    RequestError,
+    from_code,
+)
 from kvops.node.child import EngineChild
+from kvops.node.queries import Queries
+from kvops.node.restarts import RestartBudget
 from kvops.node.totals import EngineTotals
 from kvops.node.wire import (
     FROM_ENGINE,
@@ -43,11 +52,6 @@ from kvops.telemetry.snapshot import KvMap
 
 EngineState = Literal["loading", "ready", "restarting", "failed"]
 RestartReason = Literal["killed", "exited", "fatal", "stalled", "protocol"]
-RESTART_BUDGET = 5
-RESTART_WINDOW = 600.0
-_BACKOFF = 0.5
-_BACKOFF_CAP = 30.0
-_QUERY_TIMEOUT = 10.0
 
 log = structlog.get_logger("kvops.supervisor")
 
@@ -78,12 +82,11 @@ class Supervisor:
         self._on_phase = on_phase
         self._child = EngineChild(folder / "engine.log")
         self._sinks: dict[str, Sink] = {}
-        self._queries: dict[int, asyncio.Future[KvMap | int]] = {}
-        self._query_id = 0
+        self._queries = Queries(self._child.send)
         self._stopping = False
         self._kill_reason: RestartReason | None = None
         self._fatal: Fatal | None = None
-        self._recent_restarts: deque[float] = deque()
+        self._budget = RestartBudget()
         self._progress_at = time.monotonic()
         self.state: EngineState = "loading"
         self.loading_phase = "starting"
@@ -92,6 +95,7 @@ class Supervisor:
         self.totals = EngineTotals()
         self.restarts: Counter[str] = Counter()
         self.ready = asyncio.Event()
+        self._released, self._loaded = False, False
 
     # What the rest of the daemon asks.
 
@@ -143,26 +147,34 @@ class Supervisor:
 
     # The life of the process.
 
+    def release(self) -> None:
+        """The files are what they shall be: a loaded engine may serve. Until then none is ready."""
+        self._released = True
+        self._become_ready()
+
     async def run(self) -> None:
-        """Until `stop`. Raises EngineDied."""
+        """Until `stop`. Raises EngineDied, or what the engine said of why it cannot load."""
         watchdog = asyncio.create_task(self._watch_progress())
         try:
             while not self._stopping:
                 reason = await self._one_life()
                 if not self._stopping:
                     await self._recover(reason)
-        except EngineDied:
+        except KvopsError:
             self.state = "failed"
             raise
         finally:
             watchdog.cancel()
 
     async def stop(self) -> None:
+        """While it loads, an engine reads no message and holds nothing worth a wait."""
         self._stopping = True
+        if self.info is None:
+            self._child.kill()
         await self._child.end()
 
     async def _one_life(self) -> RestartReason:
-        self._fatal, self._kill_reason = None, None
+        self._fatal, self._kill_reason, self._loaded = None, None, False
         await self._child.spawn()
         self._child.send(self._start)
         try:
@@ -190,19 +202,14 @@ class Supervisor:
         self.state = "restarting"
         self._lose_all()
         if not was_ready:
-            raise self._death(f"the engine ended while loading ({reason})")
+            raise self._cause() or self._death(f"the engine ended while loading ({reason})")
         self.restarts[reason] += 1
         self.totals.carry(self.stats)
         self.stats = None
-        now = time.monotonic()
-        self._recent_restarts.append(now)
-        while self._recent_restarts[0] < now - RESTART_WINDOW:
-            self._recent_restarts.popleft()
-        if len(self._recent_restarts) > RESTART_BUDGET:
-            raise self._death(
-                f"the engine ended {len(self._recent_restarts)} times in {RESTART_WINDOW / 60:.0f} min"
-            )
-        await asyncio.sleep(min(_BACKOFF * 2 ** (len(self._recent_restarts) - 1), _BACKOFF_CAP))
+        pause = self._budget.spend()
+        if pause is None:
+            raise self._death(f"the engine ended {self._budget}")
+        await asyncio.sleep(pause)
 
     def _lose_all(self) -> None:
         sinks, self._sinks = list(self._sinks.values()), {}
@@ -212,14 +219,18 @@ class Supervisor:
                     "the engine died while it worked on this request.", hint="Send it again."
                 )
             )
-        for query in self._queries.values():
-            if not query.done():
-                query.set_exception(NotReady("the engine died."))
+        self._queries.lose_all()
+
+    def _cause(self) -> KvopsError | None:
+        """What the engine gave as its reason, as an error of the tree."""
+        fatal = self._fatal
+        if fatal is None or fatal.code == EngineDied.code:
+            return None
+        return from_code(fatal.code, fatal.message, fatal.hint)
 
     def _death(self, what: str) -> EngineDied:
-        if self._fatal is not None:
-            return EngineDied(f"[{self._fatal.code}] {self._fatal.message}", hint=self._fatal.hint)
-        return EngineDied(f"{what}: {self._child.last_words()}", hint=f"read {self._child.log}")
+        words = self._child.last_words() if self._fatal is None else self._fatal.message
+        return EngineDied(f"{what}: {words}", hint="see kvops node logs --engine")
 
     async def _watch_progress(self) -> None:
         """A hung engine is first reported (`stalled`), then, after twice the time, replaced."""
@@ -245,14 +256,21 @@ class Supervisor:
                     self._on_phase(message.phase, message.detail)
             case Ready():
                 self.info = message.info
-                self.state = "ready"
-                self.ready.set()
+                self._loaded = True
+                self._become_ready()
             case KvMapReply():
-                self._answer(message.query_id, message.map)
+                self._queries.answer(message.query_id, message.map)
             case Flushed():
-                self._answer(message.query_id, message.blocks)
+                self._queries.answer(message.query_id, message.blocks)
             case Fatal():
                 self._fatal = message
+
+    def _become_ready(self) -> None:
+        if not self._released:
+            self.loading_phase = "verifying the model"
+        elif self._loaded:
+            self.state = "ready"
+            self.ready.set()
 
     def _requests_started(self, message: Started) -> None:
         for request_id in message.request_ids:
@@ -277,19 +295,4 @@ class Supervisor:
     async def _ask(self, make: Callable[[int], GetKvMap | FlushPrefixCache]) -> KvMap | int:
         if self.state != "ready":
             raise self.why_not_ready()
-        self._query_id += 1
-        query = self._query_id
-        future: asyncio.Future[KvMap | int] = asyncio.get_running_loop().create_future()
-        self._queries[query] = future
-        self._child.send(make(query))
-        try:
-            return await asyncio.wait_for(future, _QUERY_TIMEOUT)
-        except TimeoutError:
-            raise NotReady(f"the engine did not answer within {_QUERY_TIMEOUT:.0f} s.") from None
-        finally:
-            del self._queries[query]
-
-    def _answer(self, query: int, value: KvMap | int) -> None:
-        future = self._queries.get(query)
-        if future is not None and not future.done():
-            future.set_result(value)
+        return await self._queries.ask(make)
