@@ -110,8 +110,14 @@ def test_remove_asks_first(pulled: str) -> None:
 @pytest.mark.parametrize(
     ("args", "exit_code", "message"),
     [
-        (("show", "nothing"), 1, "kvops model pull nothing"),
-        (("verify", "nothing"), 1, "no pulled model 'nothing'"),
+        (("show", "nothing"), 1, "kvops model pull smollm2-135m"),
+        (("show", "smollm"), 1, "did you mean smollm2-135m?"),
+        (("verify", "smollm"), 1, "did you mean smollm2-135m?"),
+        (("remove", "smollm", "--yes"), 1, "did you mean smollm2-135m?"),
+        (("pull", "smollm"), 1, "did you mean smollm2-135m?"),
+        (("show", "./nope"), 1, "no such file or folder: ./nope"),
+        (("pull", "./nope"), 1, "no such file or folder: ./nope"),
+        (("verify", "smollm2-135m"), 1, "kvops model pull smollm2-135m"),
         (("pull", "nothing"), 1, "no model 'nothing' to pull"),
         (("pull", "hf:bad"), 2, "no hub reference"),
         (("remove", "../x", "--yes"), 2, "not valid"),
@@ -125,6 +131,54 @@ def test_errors_are_text_with_a_next_step(
     assert message in done.stderr
     assert "  next: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_slip_in_the_name_of_a_pulled_model(pulled: str) -> None:
+    for command in (("show", "tiny-lama"), ("verify", "tiny-lama"), ("remove", "tiny-lama", "-y")):
+        error = kvops(*command).exception
+        assert isinstance(error, KvopsError)
+        assert error.hint == f"did you mean {pulled}?"
+
+
+def test_a_damaged_local_file_is_not_to_be_pulled_again(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(b"GGUF\x03\0\0\0")
+    (tmp_path / "empty").mkdir()
+    for source, hint in ((cut, "damaged or cut short"), (tmp_path / "empty", "safetensors")):
+        error = kvops("pull", str(source)).exception
+        assert isinstance(error, KvopsError)
+        assert hint in error.hint
+        assert "pull the model again" not in error.hint
+
+
+def test_remove_without_anyone_to_ask(pulled: str, kvops_home: Path) -> None:
+    done = run_kvops("model", "remove", pulled, env={"KVOPS_HOME": str(kvops_home)})
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    assert "Aborted" not in done.stderr
+
+
+def test_a_pipe_gets_whole_values_and_a_narrow_terminal_whole_columns(
+    tiny_model: Path, kvops_home: Path
+) -> None:
+    name = "a-name-that-is-rather-long-for-a-narrow-terminal"
+    assert kvops("pull", str(tiny_model), "--name", name, "--link").exit_code == 0
+    env = {"KVOPS_HOME": str(kvops_home), "COLUMNS": "60"}
+    piped = run_kvops("model", "list", env=env).stdout
+    assert f"{tiny_model} (linked)" in piped
+    assert "…" not in piped
+    narrow = run_kvops("model", "list", env=env | {"FORCE_COLOR": "1"}).stdout
+    assert name in narrow
+    assert str(tiny_model) not in narrow
+    assert "not shown for want of width: family, parameters, revision" in narrow
+    assert "…" not in narrow
+
+
+@pytest.mark.parametrize("command", [("model", "pull"), ("model", "show"), ("node", "start")])
+def test_help_names_what_an_option_takes(command: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(app, [*command, "--help"]).output
+    assert "TEXT" not in text
+    assert "INTEGER" not in text
 
 
 @pytest.mark.model

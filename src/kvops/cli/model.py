@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Fetch and check models.")
 
-Name = Annotated[str, typer.Argument(help="Name of a pulled model.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a pulled model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -27,9 +28,14 @@ def _group() -> None:
 @app.command()
 def pull(
     source: Annotated[
-        str, typer.Argument(help="smollm2-135m, hf:ORG/NAME[@REV], a .gguf file or a folder.")
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="smollm2-135m, hf:ORG/NAME[@REV], a .gguf file or a folder."
+        ),
     ],
-    name: Annotated[str | None, typer.Option("--name", help="Name in the store.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name in the store.")
+    ] = None,
     link: Annotated[
         bool, typer.Option("--link", help="Link a local model, do not copy it.")
     ] = False,
@@ -64,7 +70,9 @@ def list_(json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a pulled model, or a path.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="Name of a pulled model, or a path.")
+    ],
     json: AsJson = False,
 ) -> None:
     """Architecture, KV bytes a token, files and source of a model."""
@@ -100,11 +108,7 @@ def verify(name: Name, json: AsJson = False) -> None:
     for fault in faults:
         typer.echo(f"{name}: {fault.file} {fault.reason}", err=True)
     if faults:
-        source = store.pulled(name).source.removeprefix("catalog:")
-        typer.echo(
-            f"  next: kvops model remove {name}, then kvops model pull {source} --name {name}",
-            err=True,
-        )
+        typer.echo(f"  next: {store.pull_again(store.pulled(name))}", err=True)
         raise typer.Exit(1)
 
 
@@ -116,10 +120,25 @@ def remove(
     from kvops.models import store
 
     store.check_removable(name)
-    if not yes:
-        typer.confirm(f"Remove {name}?", abort=True)
+    if not yes and not _confirmed(f"Remove {name}?"):
+        typer.echo(f"{name} stays", err=True)
+        raise typer.Exit(1)
     store.remove(name)
     typer.echo(f"removed {name}")
+
+
+def _confirmed(question: str) -> bool:
+    """Raises UsageError where nobody is there to answer."""
+    from kvops.errors import UsageError
+
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise UsageError(
+            "nobody answers: the input is at its end", hint="--yes removes without asking"
+        ) from None
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:
@@ -203,14 +222,18 @@ def _print_json(value: Any) -> None:
 
 
 def _print_table(models: list[Manifest]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from kvops.cli.columns import print_table
 
-    table = Table(
-        "name", "family", "parameters", "size", "revision", "source", box=None, header_style="bold"
-    )
-    for manifest in models:
-        source = f"{manifest.source} (linked)" if manifest.linked else manifest.source
-        figures = (format_count(manifest.parameters), format_bytes(manifest.size))
-        table.add_row(manifest.name, manifest.family, *figures, manifest.revision, source)
-    Console(soft_wrap=True).print(table)
+    rows = [
+        (
+            manifest.name,
+            manifest.family,
+            format_count(manifest.parameters),
+            format_bytes(manifest.size),
+            manifest.revision,
+            f"{manifest.source} (linked)" if manifest.linked else manifest.source,
+        )
+        for manifest in models
+    ]
+    columns = ("name", "family", "parameters", "size", "revision", "source")
+    print_table(columns, rows, expendable=("source", "revision", "family", "parameters", "size"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from kvops.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from kvops.config.load import LoadedConfig
+    from kvops.errors import NodeNotFound
     from kvops.registry import NodeRecord
     from kvops.telemetry.snapshot import NodeSnapshot
 
@@ -22,7 +24,10 @@ app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of
 app.command("logs")(logs)
 
 NodeOption = Annotated[
-    str | None, typer.Option("--node", help="Name of a node; default: the only one.")
+    str | None,
+    typer.Option(
+        "--node", metavar="NAME", help="Name of a node; default: the only one that runs here."
+    ),
 ]
 
 
@@ -34,18 +39,24 @@ def _group() -> None:
 @app.command()
 def start(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML file of settings.")
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file of settings.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="Name of a pulled model, or a path.")
+        str | None,
+        typer.Option("--model", metavar="NAME|PATH", help="Name of a pulled model, or a path."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the node.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address of the data plane.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the node.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the data plane.")
+    ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="Data plane port; 0 picks one.")
+        int | None, typer.Option("--port", metavar="PORT", help="Data plane port; 0 picks one.")
     ] = None,
     control_port: Annotated[
-        int | None, typer.Option("--control-port", help="Control plane port.")
+        int | None,
+        typer.Option("--control-port", metavar="PORT", help="Control plane port; 0 picks one."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Run behind, return when ready.")
@@ -76,7 +87,8 @@ def _run_here(loaded: LoadedConfig) -> None:
     began = time.monotonic()
 
     def report(step: str, detail: str) -> None:
-        typer.echo(f"{time.monotonic() - began:7.1f} s  {step:<18} {detail}")
+        by_hand = ", or Ctrl-C here" if step == "ready" and sys.stdout.isatty() else ""
+        typer.echo(f"{time.monotonic() - began:7.1f} s  {step:<18} {detail}{by_hand}")
 
     typer.echo(f"kvops node {loaded.config.name}: {loaded.config.model.name}")
     run_node(loaded, report)
@@ -90,14 +102,10 @@ def status(
 ) -> None:
     """The nodes of this machine. Exit code 4 when there is none."""
     from kvops import registry
-    from kvops.errors import NodeNotFound
 
-    records = [record for record in registry.running() if node in (None, record.name)]
+    records = registry.running() if node is None else [_find(node)]
     if not records:
-        raise NodeNotFound(
-            f"no node {node!r} runs on this machine" if node else "no node runs on this machine",
-            hint="kvops node start --detach",
-        )
+        raise _nothing_runs("no node runs on this machine")
     rows = [_row(record) for record in records]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -109,7 +117,8 @@ def status(
 def stop(
     node: NodeOption = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the end.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time to wait for the end."),
     ] = 60.0,
 ) -> None:
     """Drain a node and wait until its process is gone."""
@@ -131,27 +140,39 @@ def stop(
 @app.command()
 def drain(node: NodeOption = None) -> None:
     """Take no new requests; those in flight go on."""
-    answer = _call(_find(node), "POST", "/control/drain")
-    typer.echo(f"draining, {answer['in_flight']} requests in flight")
+    record = _find(node)
+    answer = _call(record, "POST", "/control/drain")
+    typer.echo(f"{record.name} is draining, {answer['in_flight']} requests in flight")
+    named = f"--node {record.name}"
+    typer.echo(
+        f"  next: kvops node resume {named} takes requests again, kvops node stop {named} ends it"
+    )
 
 
 @app.command()
 def resume(node: NodeOption = None) -> None:
     """Take requests again."""
-    answer = _call(_find(node), "POST", "/control/resume")
-    typer.echo(str(answer["state"]))
+    record = _find(node)
+    typer.echo(f"{record.name} is {_call(record, 'POST', '/control/resume')['state']}")
 
 
 def _find(node: str | None) -> NodeRecord:
     from kvops import registry
-    from kvops.errors import NodeNotFound
 
     record = registry.the_only_one() if node is None else registry.read(node)
     if record is None or not record.alive():
-        raise NodeNotFound(
-            f"no node {node!r} runs on this machine", hint="kvops node status lists them"
-        )
+        raise _nothing_runs(f"no node {node!r} runs on this machine")
     return record
+
+
+def _nothing_runs(what: str) -> NodeNotFound:
+    """With those that do run, else how to start one."""
+    from kvops import registry
+    from kvops.errors import NodeNotFound
+
+    names = ", ".join(record.name for record in registry.running())
+    start = "start one: kvops node start --detach"
+    return NodeNotFound(what, hint=f"those that run: {names}" if names else start)
 
 
 def _call(record: NodeRecord, method: str, path: str) -> dict[str, Any]:
@@ -174,11 +195,12 @@ def _call(record: NodeRecord, method: str, path: str) -> dict[str, Any]:
     except (OSError, httpx.HTTPError, ValueError) as error:
         raise NodeUnreachable(
             f"{record.name} does not answer at {record.control_url}: {type(error).__name__}",
-            hint=f"its log is {registry.log_file(record.name)}",
+            hint=f"see kvops node logs --node {record.name}",
         ) from None
     if not answer.is_success:
         raise NodeProtocolError(
-            f"{record.name} answered {answer.status_code}: {body['error']['message']}"
+            f"{record.name} answered {answer.status_code}: {body['error']['message']}",
+            hint=f"see kvops node logs --node {record.name}",
         )
     return body
 
@@ -219,26 +241,23 @@ def _figures(snapshot: NodeSnapshot) -> dict[str, Any]:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from kvops.cli.columns import print_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "state", "url", "model", "run/wait", "kv", "up"):
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        used, up = row.get("kv_usage_ratio"), row.get("uptime_seconds")
-        table.add_row(
-            row["name"],
-            row["state"],
-            row["url"],
-            row["model"],
-            f"{_shown(row.get('running'))}/{_shown(row.get('waiting'))}",
-            "-" if used is None else format_ratio(used),
-            "-" if up is None else format_duration(up),
-        )
-    console = Console()
-    # Wider than the terminal, a line wraps; an address cut short is of no use.
-    console.print(table, width=max(console.width, 100), soft_wrap=True)
+    columns = ("name", "state", "url", "model", "run/wait", "kv", "up")
+    print_table(columns, [_cells(row) for row in rows], expendable=columns[:1:-1])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    used, up = row.get("kv_usage_ratio"), row.get("uptime_seconds")
+    return (
+        row["name"],
+        row["state"],
+        row["url"],
+        row["model"],
+        f"{_shown(row.get('running'))}/{_shown(row.get('waiting'))}",
+        "-" if used is None else format_ratio(used),
+        "-" if up is None else format_duration(up),
+    )
 
 
 def _shown(value: int | None) -> str:
