@@ -14,15 +14,19 @@ from typing import Any
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from kvops.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
+from kvops.errors import InvalidRequest, ModelCorrupt, ModelError, ModelUnsupported
 from kvops.models.gguf_header import read_gguf_header
 from kvops.models.hf_model import read_json_if_there
-from kvops.models.sandbox import Sandbox, TemplateRefusal, TemplateTooLarge
+from kvops.models.sandbox import MAX_CPU_SECONDS, Sandbox, TemplateRefusal
+from kvops.models.template_bounds import TemplateTooLarge
 from kvops.models.tokenizer import Tokenizer, token_name
 
 Message = dict[str, str]
 
 MAX_TEMPLATE_BYTES = 256 * 1024
+PROBE_SECONDS = 0.25
+"""Of computing for a greeting: with a template that takes longer a few short requests would fill a core."""
+_PROBE = ({"role": "user", "content": "Hello"},)
 _NO_CHAT = "send plain completions instead"
 _BROKEN = (
     ArithmeticError,
@@ -45,11 +49,14 @@ class ChatTemplate:
         self._lock = threading.Lock()
         self._sandbox = Sandbox()
         self._template: jinja2.Template | None = None
-        self._problem = ModelUnsupported("this model has no chat template", hint=_NO_CHAT)
+        self._problem: ModelError = ModelUnsupported(
+            "this model has no chat template", hint=_NO_CHAT
+        )
         try:
             self._template = None if source is None else _compile(self._sandbox, source)
         except ModelUnsupported as problem:
             self._problem = problem
+        self._try_out()
 
     @property
     def available(self) -> bool:
@@ -59,15 +66,28 @@ class ChatTemplate:
         """The prompt as text. Raises ModelUnsupported without a template or for one that fails, ModelCorrupt
         for one that breaks out of its bounds, InvalidRequest when the template refuses these messages."""
         if self._template is None:
-            raise self._problem
+            raise self._problem.with_traceback(None)
+        return self._render(messages, add_generation_prompt, MAX_CPU_SECONDS)
+
+    def _try_out(self) -> None:
+        """A template that goes over its bounds for a greeting is none: it would for every request."""
+        if self._template is None:
+            return
+        try:
+            self._render(_PROBE, True, PROBE_SECONDS)
+        except ModelCorrupt as problem:
+            self._template, self._problem = None, problem
+        except (ModelUnsupported, InvalidRequest):
+            pass  # it may want other messages than these
+
+    def _render(self, messages: Sequence[Message], prompt: bool, seconds: float) -> str:
+        assert self._template is not None
         given = [dict(message) for message in messages]
         values: dict[str, Any] = {"messages": given, "tools": None, "documents": None}
         try:
             with self._lock:
-                self._sandbox.begin()
-                return self._template.render(
-                    **values, **self._names, add_generation_prompt=add_generation_prompt
-                )
+                self._sandbox.begin(seconds)
+                return self._template.render(**values, **self._names, add_generation_prompt=prompt)
         except (jinja2.TemplateError, *_BROKEN) as error:
             raise _explained(error) from error
 
