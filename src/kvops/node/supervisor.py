@@ -25,6 +25,7 @@ from kvops.errors import (
     from_code,
 )
 from kvops.node.child import EngineChild
+from kvops.node.pulse import Pulse
 from kvops.node.queries import Queries
 from kvops.node.restarts import RestartBudget
 from kvops.node.totals import EngineTotals
@@ -87,7 +88,7 @@ class Supervisor:
         self._kill_reason: RestartReason | None = None
         self._fatal: Fatal | None = None
         self._budget = RestartBudget()
-        self._progress_at = time.monotonic()
+        self._pulse = Pulse(stall_after)
         self.state: EngineState = "loading"
         self.loading_phase = "starting"
         self.info: EngineInfo | None = None
@@ -105,22 +106,22 @@ class Supervisor:
 
     @property
     def work_pending(self) -> bool:
-        return bool(self._sinks)
+        return bool(self._sinks) or self._pulse.holds_work
 
     def seconds_without_progress(self) -> float:
-        """0 while nothing is pending; else the time since a step finished or the work arrived."""
-        return time.monotonic() - self._progress_at if self._sinks else 0.0
+        """Since a step finished or the work arrived; while nothing is pending, since a sign of life."""
+        return self._pulse.seconds_without(self.work_pending)
 
     @property
     def stalled(self) -> bool:
-        return self.state == "ready" and self.seconds_without_progress() > self._stall_after
+        return self.state == "ready" and self._pulse.overdue(self.work_pending) > 1
 
     def submit(self, request: Submit, sink: Sink) -> None:
         """Raises NotReady or EngineRestarted while there is no engine to take it."""
         if self.state != "ready":
             raise self.why_not_ready()
-        if not self._sinks:
-            self._progress_at = time.monotonic()
+        if not self.work_pending:
+            self._pulse.moved()
         self._sinks[request.request_id] = sink
         self._child.send(request)
 
@@ -234,15 +235,20 @@ class Supervisor:
 
     async def _watch_progress(self) -> None:
         """A hung engine is first reported (`stalled`), then, after twice the time, replaced."""
+        pause = min(1.0, self._stall_after / 4)
         while True:
-            await asyncio.sleep(min(1.0, self._stall_after / 4))
-            if self.state == "ready" and self.seconds_without_progress() > 2 * self._stall_after:
+            slept_at = time.monotonic()
+            await asyncio.sleep(pause)
+            # A daemon that was itself held up has not read what the engine said meanwhile.
+            punctual = time.monotonic() - slept_at < pause + self._stall_after / 2
+            if punctual and self.state == "ready" and self._pulse.overdue(self.work_pending) > 2:
                 self._kill_reason = "stalled"
                 self._child.kill()
 
     # Frames.
 
     def _handle(self, message: FromEngine) -> None:
+        self._pulse.heard()
         match message:
             case Started():
                 self._requests_started(message)
@@ -269,6 +275,7 @@ class Supervisor:
         if not self._released:
             self.loading_phase = "verifying the model"
         elif self._loaded:
+            self._pulse.begin()
             self.state = "ready"
             self.ready.set()
 
@@ -278,7 +285,7 @@ class Supervisor:
                 sink.started()
 
     def _step_done(self, step: StepDone) -> None:
-        self._progress_at = time.monotonic()
+        self._pulse.moved()
         for delta in step.deltas:
             sink = self._sinks.get(delta.request_id)
             if delta.finish is not None:
@@ -288,8 +295,7 @@ class Supervisor:
         self._on_step(step)
 
     def _stats_arrived(self, stats: EngineStats) -> None:
-        if self.stats is None or stats.steps != self.stats.steps:
-            self._progress_at = time.monotonic()
+        self._pulse.told(stats)
         self.stats = stats
 
     async def _ask(self, make: Callable[[int], GetKvMap | FlushPrefixCache]) -> KvMap | int:

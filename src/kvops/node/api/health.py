@@ -16,7 +16,7 @@ router = APIRouter()
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez")
 async def livez(request: Request) -> Response:
-    """503 only if work is pending and no step finished for `runtime.stall_after`, or the engine is gone for good."""
+    """503 only if the engine finished no step or said nothing for `runtime.stall_after`, or is gone for good."""
     state, reason = _view(request).state()
     return _report(state, reason, 503 if state in ("stalled", "failed") else 200)
 
