@@ -71,3 +71,41 @@ def test_a_url_is_a_target_with_the_callers_credentials(monkeypatch: pytest.Monk
     monkeypatch.setenv("KVOPS_API_KEY_FILE", "/nowhere")
     with pytest.raises(UsageError, match="both"):
         targets.resolve("http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:1/", "http://localhost:1"])
+def test_a_url_of_a_local_node_is_that_node(url: str) -> None:
+    registry.write(record("one"))
+    registry.token_file("one").write_text("secret\n")
+    target = targets.resolve(url)
+    assert (target.name, target.control_url, target.token) == (
+        "one",
+        "http://127.0.0.1:2",
+        "secret",
+    )
+    assert targets.resolve("http://127.0.0.1:3").control_url is None
+
+
+def test_a_local_token_goes_to_no_other_control_plane() -> None:
+    registry.write(record("one"))
+    registry.token_file("one").write_text("secret\n")
+    elsewhere = targets.resolve("http://127.0.0.1:1", control_url="http://127.0.0.1:9")
+    assert (elsewhere.control_url, elsewhere.token) == ("http://127.0.0.1:9", None)
+    with pytest.raises(UsageError, match="--control-url"):
+        targets.resolve("one", control_url="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:8000", "localhost:8000", "gpu.lan:80/v1", "[::1]:8000"]
+)
+def test_an_address_without_its_scheme_is_told_so(text: str) -> None:
+    for ask in (targets.resolve, targets.check):
+        with pytest.raises(UsageError) as caught:
+            ask(text)
+        assert f"http://{text}" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["http://h:99999", "http://", "http://[::1", "ftp://h"])
+def test_what_is_no_url_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="URL"):
+        targets.check(text)

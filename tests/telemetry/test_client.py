@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kvops.errors import NodeProtocolError, NodeUnauthorized, NodeUnreachable
+from kvops.errors import NodeProtocolError, NodeUnauthorized, NodeUnreachable, UsageError
 from kvops.telemetry.clients import kvops as client_module
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.clients.kvops import KvopsClient
@@ -164,7 +164,7 @@ async def test_nothing_there_says_why() -> None:
 
 
 def test_without_a_control_plane_it_says_what_to_add() -> None:
-    with pytest.raises(NodeUnreachable) as caught:
+    with pytest.raises(UsageError) as caught:
         KvopsClient(Target(name="x", url="http://127.0.0.1:1"))
     assert "--control-url" in caught.value.hint
 

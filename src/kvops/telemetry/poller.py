@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from kvops.errors import KvopsError, NodeUnauthorized, NodeUnreachable
+from kvops.errors import KvopsError, NodeUnauthorized, NodeUnreachable, UsageError
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.snapshot import KvMap, NodeSnapshot, Reading
 from kvops.telemetry.targets import Target
@@ -39,7 +39,7 @@ class PollState(msgspec.Struct, frozen=True):
     """When the last good snapshot came."""
     round_trip: float | None = None
     kv_map: Reading[KvMap] | None = None
-    """None while nobody asks for it."""
+    """The last one fetched, as old as it says; None until somebody asked for it."""
     error: KvopsError | None = None
     """Of the last poll; None when it was good."""
     failures: int = 0
@@ -50,8 +50,8 @@ class PollState(msgspec.Struct, frozen=True):
 
 
 def back_off(failures: int, error: KvopsError, jitter: float) -> float:
-    """Seconds to wait after the n-th failure in a row, `jitter` in 0..1. A refused token waits longest at once."""
-    step = len(BACK_OFF) if isinstance(error, NodeUnauthorized) else failures
+    """Seconds to wait after the n-th failure in a row, `jitter` in 0..1. What a person must mend waits longest."""
+    step = len(BACK_OFF) if isinstance(error, NodeUnauthorized | UsageError) else failures
     return BACK_OFF[min(step, len(BACK_OFF)) - 1] * (1 - JITTER + 2 * JITTER * jitter)
 
 
@@ -125,7 +125,7 @@ class NodePoller:
     async def _kv_map(self, client: NodeClient, before: PollState) -> Reading[KvMap] | None:
         """Only the engine knows the map, between two of its steps: where it takes long, the last map stays."""
         if not self.map_cells:
-            return None
+            return before.kv_map
         try:
             async with asyncio.timeout(MAP_SECONDS):
                 return await client.kv_map(self.map_cells)

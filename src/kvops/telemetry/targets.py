@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,8 @@ import msgspec
 
 from kvops import registry
 from kvops.errors import NodeNotFound, UsageError
+
+_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+(/.*)?")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,39 +34,92 @@ def resolve(
 ) -> Target:
     """A node name of this machine, a URL, or None for the only local node.
 
-    Credentials: the files given, else `KVOPS_API_KEY` / `KVOPS_ADMIN_TOKEN` (or their `_FILE` forms), else,
-    for a local node, its own token file. Raises NodeNotFound, UsageError.
+    A URL at which a node of this machine listens is that node. Credentials: the files given, else
+    `KVOPS_API_KEY` / `KVOPS_ADMIN_TOKEN` (or their `_FILE` forms), else, for a local node, its own token file.
+    Raises NodeNotFound, UsageError.
     """
     api_key = _secret("KVOPS_API_KEY", api_key_file)
     token = _secret("KVOPS_ADMIN_TOKEN", token_file)
-    if text is not None and "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                f"{text!r} is not an http(s) URL", hint="for example http://127.0.0.1:8000"
+    if text is not None and _is_address(text):
+        url = _checked_url(text)
+        record = _record_at(url)
+        if record is None or control_url not in (None, record.control_url):
+            # A local node's token goes to that node's control plane and nowhere else.
+            return Target(
+                name=urlsplit(url).netloc,
+                url=url,
+                control_url=control_url,
+                token=token,
+                api_key=api_key,
             )
-        return Target(
-            name=parts.netloc,
-            url=text.rstrip("/"),
-            control_url=control_url,
-            token=token,
-            api_key=api_key,
-        )
-    record = registry.the_only_one() if text is None else registry.read(text)
-    if record is None or not record.alive():
-        raise NodeNotFound(
-            f"no node {text!r} runs on this machine",
-            hint="kvops node status lists them; a URL works too",
-        )
-    if token is None:
-        token = _read_secret(registry.token_file(record.name))
+    else:
+        record = _local_record(text)
+        if control_url not in (None, record.control_url):
+            raise UsageError(
+                f"--control-url belongs to a URL; {record.name!r} is a node of this machine",
+                hint="leave --control-url out, or give the node's URL",
+            )
     return Target(
         name=record.name,
         url=record.url,
         control_url=record.control_url,
-        token=token,
+        token=token or _read_secret(registry.token_file(record.name)),
         api_key=api_key,
     )
+
+
+def check(text: str) -> None:
+    """Raises UsageError for what can be neither a node name nor an http(s) URL."""
+    if _is_address(text):
+        _checked_url(text)
+    else:
+        registry.node_dir(text)
+
+
+def _is_address(text: str) -> bool:
+    """Whether a URL is meant: a name holds no colon. A bare `host:port` is one without its scheme."""
+    return "://" in text or _HOST_PORT.fullmatch(text) is not None
+
+
+def _checked_url(text: str) -> str:
+    if "://" not in text:
+        raise UsageError(
+            f"{text!r} is no URL: its scheme is missing", hint=f"add http://, as in http://{text}"
+        )
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port out of range, a bracket left open
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"{text!r} is not an http(s) URL", hint="write it as http://HOST:PORT or https://HOST"
+        )
+    return text.rstrip("/")
+
+
+def _record_at(url: str) -> registry.NodeRecord | None:
+    """The node of this machine that listens at `url`."""
+    wanted = _place(url)
+    return next((record for record in registry.running() if _place(record.url) == wanted), None)
+
+
+def _place(url: str) -> tuple[str, str, int | None, str]:
+    """What two URLs of one place have in common; `localhost` is where a node binds by default."""
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return (parts.scheme, host, port, parts.path.rstrip("/"))
+
+
+def _local_record(name: str | None) -> registry.NodeRecord:
+    record = registry.the_only_one() if name is None else registry.read(name)
+    if record is None or not record.alive():
+        raise NodeNotFound(
+            f"no node {name!r} runs on this machine",
+            hint="kvops node status lists them; a URL works too",
+        )
+    return record
 
 
 def _secret(variable: str, file: Path | None) -> str | None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from kvops import registry
 from kvops.errors import UsageError
-from kvops.telemetry.targets import resolve
+from kvops.telemetry.targets import check, resolve
 from kvops.tui.glyphs import ASCII, UNICODE
 from kvops.tui.store import Store, Watch
 from kvops.tui.terminal import leave_on_terminate, watch_terminal
@@ -50,8 +49,6 @@ def open_console(
 
 
 def _shown_name(target: str) -> str:
-    """A URL without its scheme, or a valid node name. Raises UsageError."""
-    if "://" in target:
-        return resolve(target).name
-    registry.node_dir(target)
-    return target
+    """A local node's name, or a URL without its scheme. Raises UsageError."""
+    check(target)
+    return resolve(target).name if "://" in target else target

@@ -119,7 +119,7 @@ class Store:
         except (OSError, KvopsError):
             return
         for record in records:
-            poller = self._pollers.get(record.name)
+            poller = self._pollers.get(record.name) or self._pollers.get(record.url.split("://")[1])
             if poller is None and self._discover:
                 self._start(self._add(watch_local(record.name)))
             elif poller is not None and self._records.get(record.name) != record:

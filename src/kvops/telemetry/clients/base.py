@@ -19,7 +19,10 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class NodeClient(Protocol):
-    """Async; every call has its own timeout. Raises NodeUnreachable, NodeUnauthorized, NodeProtocolError."""
+    """Async; every call has its own timeout. Raises NodeUnreachable, NodeUnauthorized, NodeProtocolError.
+
+    A target whose control plane is not known is a UsageError when the client is made.
+    """
 
     target: Target
     capabilities: Capabilities

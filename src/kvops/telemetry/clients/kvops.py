@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from kvops.errors import NodeProtocolError, NodeUnauthorized, NodeUnreachable
+from kvops.errors import NodeProtocolError, NodeUnauthorized, NodeUnreachable, UsageError
 from kvops.telemetry.clients.base import Capabilities
 from kvops.telemetry.snapshot import (
     SCHEMA_VERSION,
@@ -132,9 +132,9 @@ class KvopsClient:
 
 def _control_url(target: Target) -> str:
     if target.control_url is None:
-        raise NodeUnreachable(
-            f"the control plane of {target.url} is not known",
-            hint="add --control-url, e.g. http://127.0.0.1:8001",
+        raise UsageError(
+            f"the control plane of {target.url} is not known: no node of this machine listens there",
+            hint="add --control-url with the address that its node printed as control plane",
         )
     return target.control_url.rstrip("/")
 
