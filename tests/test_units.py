@@ -11,6 +11,7 @@ from kvops.units import (
     format_count,
     format_duration,
     format_ratio,
+    format_whole,
     parse_duration,
     parse_size,
 )
@@ -62,5 +63,12 @@ def test_formats_stay_short() -> None:
     assert [format_duration(s) for s in (0.0005, 0.012, 1.5, 185, 7800, 273600)] == [
         "500 µs", "12 ms", "1.50 s", "3m 05s", "2h 10m", "3d 4h",
     ]  # fmt: skip
+    assert [format_whole(n) for n in (950, 1456, 1048576)] == ["950", "1 456", "1 048 576"]
     assert [format_count(n) for n in (950, 1200, 3_400_000)] == ["950", "1.2k", "3.4M"]
     assert [format_ratio(r) for r in (0, 0.034, 0.97)] == ["0 %", "3.4 %", "97 %"]
+
+
+def test_what_rounds_up_to_the_next_unit_is_written_in_it() -> None:
+    assert format_bytes(1024 * 2**20 - 1) == "1.0 GiB"
+    assert [format_duration(s) for s in (0.0009996, 0.9996, 59.996)] == ["1 ms", "1.00 s", "1m 00s"]
+    assert format_ratio(0.0999) == "10 %"

@@ -51,7 +51,7 @@ def format_bytes(count: float) -> str:
     """`1.5 GiB`; binary units, at most one decimal."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
+        if abs(size) < 1023.5:  # what rounds to 1024 is one of the next unit
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
@@ -59,13 +59,13 @@ def format_bytes(count: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """`850 µs`, `12 ms`, `1.50 s`, `3m 05s`, `2h 10m`, `3d 4h`."""
-    if seconds < 0.001:
+    if seconds < 0.0009995:
         return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.995:
         return f"{seconds:.2f} s"
-    whole = int(seconds)
+    whole = int(seconds + 0.005)
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02d}s"
     if whole < 86400:
@@ -81,7 +81,17 @@ def format_count(count: float) -> str:
     return f"{count / 1e9:.1f}G"
 
 
+def format_whole(count: int) -> str:
+    """`950`, `1 456`, `16 384`: every digit, in groups of three."""
+    return f"{count:,}".replace(",", " ")
+
+
+def format_missing(needed: int) -> str:
+    """What stands in the place of a percentile that has fewer than `needed` samples."""
+    return f"needs {needed} samples"
+
+
 def format_ratio(ratio: float) -> str:
     """`97 %`, one decimal under ten percent."""
     percent = ratio * 100
-    return f"{percent:.1f} %" if 0 < percent < 10 else f"{percent:.0f} %"
+    return f"{percent:.1f} %" if 0 < percent < 9.95 else f"{percent:.0f} %"
