@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import Any, TextIO
 
 import typer
 
 from kvops import __version__
 from kvops.errors import KvopsError
+
+PIPE_CLOSED = 128 + 13
+"""What a shell reports of a program that SIGPIPE ended; never 1, which says that something failed."""
 
 app = typer.Typer(
     name="kvops",
@@ -19,9 +25,14 @@ app = typer.Typer(
 )
 
 
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"kvops {__version__}")
+
+
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kvops {__version__}")
+        version()
         raise typer.Exit
 
 
@@ -44,13 +55,18 @@ def _register() -> None:
     app.command("tui")(tui.tui)
     app.command("verify")(verify.verify)
     app.command("demo")(demo.demo)
+    app.command("version")(version)
 
 
 _register()
 
 
 def run() -> None:
-    """Console script. Exit codes: 0 done, 1 failed, 2 usage or configuration, 4 no node reached, 130 interrupted."""
+    """Console script. Exit codes: 0 done, 1 failed, 2 usage or configuration, 4 no node reached, 130 interrupted,
+
+    141 nobody reads the output any more.
+    """
+    sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
     try:
         app()
     except KvopsError as error:
@@ -58,8 +74,38 @@ def run() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+    finally:
+        sys.stdout.flush()
+
+
+class _Descriptor(io.FileIO):
+    """A standard stream whose reader may leave: the process then ends with PIPE_CLOSED.
+
+    Only here, and not by the signal, since that would end a node for each client that hangs up.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is still buffered
+            raise SystemExit(PIPE_CLOSED) from None
+
+
+def _guarded(stream: TextIO) -> TextIO:
+    """The same stream with the same encoding; one without a descriptor as it is."""
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # closed before we came, or not of the system
+        return stream
+    stream.flush()
+    raw = _Descriptor(descriptor, "wb", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        stream.encoding,
+        stream.errors,
+        line_buffering=descriptor == 2 or raw.isatty(),
+    )
 
 
 def report(error: KvopsError) -> None:
