@@ -84,7 +84,7 @@ def test_a_sound_node_passes_every_check() -> None:
         ("wrong_type", "metrics.contract", "kvops_preemptions_total"),
         ("duplicate_series", "metrics.contract", "kvops_engine_up is stated twice"),
         ("frozen_counters", "metrics.contract", "kvops_requests_total grew by 0"),
-        ("ledger_off", "memory.adds_up", "accounts sum to 1001 B"),
+        ("ledger_off", "memory.adds_up", "accounts sum to 1 001 B"),
         ("lost_block", "memory.adds_up", "is 63 blocks"),
         ("leaks_blocks", "memory.adds_up", "2 blocks are held though nothing runs"),
         ("broken_invariant", "memory.adds_up", "1 invariant violations"),

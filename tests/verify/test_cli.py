@@ -63,6 +63,8 @@ def test_a_broken_node_exits_1_and_json_goes_to_stdout_alone(env: dict[str, str]
     ("args", "code", "says"),
     [
         (("--profile", "smok"), 2, "did you mean smoke?"),
+        (("--json", "/nonexist/x.json"), 2, "--json /nonexist/x.json: there is no folder"),
+        (("--json", "/"), 2, "--json / is a folder"),
         (("--only", "resp.shor"), 2, "did you mean resp.short?"),
         (("--node", "ftp://x"), 2, "http"),
         (("--node", "http://127.0.0.1:9", "--token-file", "/nowhere"), 2, "cannot read"),
@@ -85,6 +87,61 @@ def test_a_run_of_only_skipped_checks_exits_3(env: dict[str, str]) -> None:
         done = run_kvops("verify", "--node", node.url, "--only", "memory.adds_up", env=env)
     assert done.returncode == 3
     assert "– skip" in done.stdout
+
+
+def test_a_part_of_the_profile_says_so(env: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with serve() as node:
+        args = ("--only", "resp.short", "--only", "resp.errors", "--skip", "resp.errors")
+        done = run_kvops("verify", "--node", node.url, *args, "--json", str(out), env=env)
+    assert done.returncode == 0
+    last = done.stdout.splitlines()[-2]
+    assert "partial: 1 of 11 checks run" in last
+    assert "every required check passed" not in last
+    assert "left out by --skip: resp.errors" in done.stdout
+    document = json.loads(out.read_text())
+    assert document["partial"] is True
+    assert len(document["left_out"]) == 10
+    assert document["left_out"]["resp.errors"] == "--skip"
+    assert document["left_out"]["resp.near_limit"] == "--only"
+
+
+def test_no_folder_is_made_for_json(env: dict[str, str], tmp_path: Path) -> None:
+    with serve() as node:
+        where = str(tmp_path / "no" / "x.json")
+        done = run_kvops("verify", "--node", node.url, "--json", where, env=env)
+        assert node.asked == 0
+    assert done.returncode == 2
+    assert not (tmp_path / "no").exists()
+
+
+def test_results_without_a_place_are_refused_before_the_node_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_kvops(
+        "verify", "--node", "http://127.0.0.1:9", env={"KVOPS_HOME": str(tmp_path / "file")}
+    )
+    assert done.returncode == 2
+    assert "KVOPS_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_terminal_each_check_is_told_as_it_ends(env: dict[str, str]) -> None:
+    with serve() as node:
+        args = ("--only", "resp.short", "--only", "resp.errors")
+        done = run_kvops("verify", "--node", node.url, *args, env=env)
+    lines = [line for line in done.stderr.splitlines() if "/2 " in line]
+    assert [line.split()[:4] for line in lines] == [
+        ["1/2", "✓", "pass", "resp.short"],
+        ["2/2", "✓", "pass", "resp.errors"],
+    ]
+
+
+def test_a_missing_key_is_said_to_be_missing(env: dict[str, str]) -> None:
+    with serve(keys=True) as node:
+        done = run_kvops("verify", "--node", node.url, env=env)
+    assert done.returncode == 2
+    assert "none was given" in done.stderr
+    assert "--api-key-file" in done.stderr
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

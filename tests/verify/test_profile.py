@@ -6,7 +6,7 @@ import pytest
 
 from kvops.errors import ConfigError, KvopsError, UsageError
 from kvops.verify.checks import CHECKS
-from kvops.verify.profile import builtin_profiles, load_profile, plan
+from kvops.verify.profile import builtin_profiles, left_out, load_profile, plan
 
 
 def test_every_builtin_profile_loads_and_names_only_known_checks() -> None:
@@ -97,3 +97,44 @@ def test_thresholds_reach_the_check(tmp_path: Path) -> None:
     assert planned.entry.severity == "advisory"
     assert planned.entry.timeout == 1.5
     assert planned.parameters.model_dump() == {"max_tokens": 3}
+
+
+def test_all_faults_of_a_profile_are_told_with_place_value_and_a_next_step(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(HEAD + "- {id: resp.short, timeout: soon, severity: fatal, colour: red}")
+    with pytest.raises(ConfigError) as caught:
+        load_profile(str(path))
+    for words in ("checks.0.timeout: 'soon'", "checks.0.severity: 'fatal'", "checks.0.colour"):
+        assert words in caught.value.message
+    assert "schema_version" in caught.value.hint
+
+
+def test_a_fault_of_the_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("schema_version: 1\nname: a: b\n")
+    with pytest.raises(ConfigError) as caught:
+        load_profile(str(path))
+    assert "mine.yaml" in caught.value.message
+    assert "line 2" in caught.value.message
+    assert "string>" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("only", "skip", "left"),
+    [
+        ([], [], 0),
+        (["resp.short"], [], 10),
+        ([], ["resp.short"], 1),
+        (["resp.short", "resp.stream"], ["resp.short"], 10),
+    ],
+)
+def test_what_is_left_out_is_the_profile_less_the_plan(
+    only: list[str], skip: list[str], left: int
+) -> None:
+    smoke = load_profile("smoke")
+    chosen = {planned.check.id for planned in plan(smoke, CHECKS, only, skip)}
+    out = left_out(smoke, only, skip)
+    assert len(out) == left
+    assert chosen | set(out) == {entry.id for entry in smoke.checks}
+    assert chosen & set(out) == set()
+    assert all(out[name] == "--skip" for name in skip)

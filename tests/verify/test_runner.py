@@ -60,7 +60,7 @@ def test_a_check_that_raises_is_an_error_and_the_rest_is_run() -> None:
 def test_a_check_that_takes_too_long_is_inconclusive() -> None:
     report = run(planned("a", slow, timeout="50ms"), planned("b", good))
     assert [r.verdict for r in report.checks] == ["inconclusive", "pass"]
-    assert "0.05 s" in str(report.checks[0].observed)
+    assert "50 ms" in str(report.checks[0].observed)
 
 
 def test_a_check_that_takes_too_long_on_a_node_without_progress_fails() -> None:

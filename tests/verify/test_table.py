@@ -39,6 +39,22 @@ def test_each_row_has_id_verdict_observed_expected_and_the_remedy_stands_below()
     assert text.rstrip().splitlines()[-1].endswith("exit code 1")
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_loses_no_name_no_verdict_and_no_finding(width: int) -> None:
+    text = rendered(
+        result("fail", id="disconnect.frees", observed="eight plus four is thirteen"), width=width
+    )
+    assert "✗ fail disconnect.frees" in text
+    assert "eight plus four is thirteen" in text
+    assert "expected: sums" in text
+    assert "…" not in text
+
+
+def test_of_a_node_that_was_not_reached_nothing_is_said() -> None:
+    first = rendered().splitlines()[0]
+    assert first == "verify smoke · http://127.0.0.1:1"
+
+
 @pytest.mark.parametrize("verdict", ["pass", "fail", "warn", "skip", "inconclusive", "error"])
 def test_verdicts_are_words_also_where_there_is_no_unicode(verdict: str) -> None:
     assert verdict in rendered(result(verdict, observed="x"), encoding="latin-1")

@@ -13,6 +13,7 @@ import msgspec
 
 from kvops.errors import NodeProtocolError
 from kvops.telemetry.targets import Target
+from kvops.units import format_duration
 
 MAX_BODY = 32 * 2**20
 MAX_LINE = 4 * 2**20
@@ -66,6 +67,10 @@ class Api:
             trust_env=False,
         )
 
+    @property
+    def sends_key(self) -> bool:
+        return bool(self._headers)
+
     async def aclose(self) -> None:
         await self._http.aclose()
 
@@ -100,7 +105,9 @@ class Api:
             async with asyncio.timeout(within):
                 response, text = await self._exchange(request)
         except TimeoutError:
-            raise httpx.ReadTimeout(f"no answer within {within:g} s", request=request) from None
+            raise httpx.ReadTimeout(
+                f"no answer within {format_duration(within)}", request=request
+            ) from None
         return Reply(
             status=response.status_code,
             headers={name.lower(): value for name, value in response.headers.items()},

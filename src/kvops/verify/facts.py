@@ -34,8 +34,10 @@ async def discover(api: Api, node: NodeClient | None) -> Facts:
     listing = await _ask(api, "/v1/models")
     if listing is not None and listing.status in (401, 403):
         raise NodeUnauthorized(
-            f"the node refused the API key with {listing.status}",
-            hint="name the file that holds one: --api-key-file",
+            "the node refuses the API key"
+            if api.sends_key
+            else "the node asks for an API key, and none was given",
+            hint="name the file that holds one: --api-key-file FILE",
         )
     model = first_model(listing) if listing is not None else {}
     snapshot = await _snapshot(node)

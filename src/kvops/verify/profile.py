@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,11 +13,15 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kvops.errors import ConfigError, UsageError
-from kvops.units import parse_duration
+from kvops.units import format_bytes, parse_duration
 from kvops.verify.check import Check, Parameters
 from kvops.verify.verdict import Severity
 
 MAX_FILE = 256 * 1024
+_FORM = (
+    "schema_version: 1, name, description, and checks, each with an id and, if need be, "
+    "severity, timeout, stop_on_fail and parameters"
+)
 
 
 class Entry(BaseModel):
@@ -66,7 +70,9 @@ def load_profile(name_or_path: str) -> Profile:
     try:
         return Profile.model_validate(yaml.safe_load(text))
     except (yaml.YAMLError, ValidationError, RecursionError) as error:
-        raise ConfigError(f"profile {name_or_path!r}: {_first_fault(error)}") from None
+        raise ConfigError(
+            f"profile {name_or_path!r}: {_faults(error)}", hint=f"what a profile may hold: {_FORM}"
+        ) from None
 
 
 def plan(
@@ -89,32 +95,63 @@ def plan(
     return [PlannedCheck(by_id[e.id], e, _parameters(profile, by_id[e.id], e)) for e in chosen]
 
 
+def left_out(
+    profile: Profile, only: Sequence[str] = (), skip: Sequence[str] = ()
+) -> dict[str, Literal["--only", "--skip"]]:
+    """The profile's checks that `plan` leaves out, each with the option that did."""
+    return {
+        entry.id: "--skip" if entry.id in skip else "--only"
+        for entry in profile.checks
+        if entry.id in skip or (only and entry.id not in only)
+    }
+
+
 def _parameters(profile: Profile, check: Check, entry: Entry) -> Parameters:
     try:
         return check.parameters.model_validate(entry.parameters)
     except ValidationError as error:
         known = ", ".join(check.parameters.model_fields) or "none"
         raise ConfigError(
-            f"profile {profile.name!r}, check {check.id}: {_first_fault(error)}",
+            f"profile {profile.name!r}, check {check.id}: {_faults(error)}",
             hint=f"its parameters are: {known}",
         ) from None
 
 
-def _first_fault(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return " ".join(str(error).split())[:300]
-    fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    return f"{where or 'document'}: {fault['msg']}"
+def _faults(error: Exception) -> str:
+    """All that is wrong, each with where it stands and what stands there."""
+    if isinstance(error, ValidationError):
+        return "; ".join(_fault(fault) for fault in error.errors(include_url=False))
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())[:300]
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "document"
+    said = fault["msg"].removeprefix("Value error, ")
+    what = said[:1].lower() + said[1:]
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: not known"
+    if fault["type"] == "missing" or not isinstance(fault["input"], str | int | float):
+        return f"{where}: {what}"
+    return f"{where}: {fault['input']!r}: {what}"
 
 
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE:
-            raise ConfigError(f"{path} is larger than {MAX_FILE} bytes")
-        return path.read_text()
+            raise ConfigError(
+                f"profile {path} is larger than {format_bytes(MAX_FILE)}",
+                hint="is it the right file? kvops verify --profile FILE.yaml",
+            )
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read profile {path}: {error}") from None
+        what = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(
+            f"cannot read profile {path}: {what}",
+            hint=f"name a readable YAML file, or a built-in: {', '.join(builtin_profiles())}",
+        ) from None
 
 
 def _folder() -> Iterable[Any]:

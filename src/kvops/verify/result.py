@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,8 +48,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[CheckResult, ...]
     not_run: tuple[str, ...]
     """Ids of checks that an interrupt or a failed start left out."""
+    left_out: dict[str, Literal["--only", "--skip"]] = {}
+    """Checks of the profile that were not asked for, each with the option that left it out."""
     verdict: RunVerdict
     exit_code: int
+    partial: bool = False
+    """True: the verdict and the exit code speak of a part of the profile alone."""
     reason: str = ""
     """Why the run ended early; empty when it did not."""
 

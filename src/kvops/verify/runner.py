@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal
 
 import httpx
 import msgspec
@@ -15,6 +17,7 @@ from kvops import __version__
 from kvops.errors import KvopsError, NodeError, NodeUnauthorized, NodeUnreachable
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.targets import Target
+from kvops.units import format_duration
 from kvops.verify.api import Api
 from kvops.verify.check import Finding, Outcome
 from kvops.verify.context import Context
@@ -25,6 +28,9 @@ from kvops.verify.verdict import RunVerdict, overall
 
 Progress = Callable[[int, PlannedCheck], None]
 """Called before each check with its index."""
+Ended = Callable[[int, CheckResult], None]
+"""Called after each check with its index."""
+LeftOut = Mapping[str, Literal["--only", "--skip"]]
 
 
 async def run(
@@ -33,25 +39,27 @@ async def run(
     profile: str,
     checks: Sequence[PlannedCheck],
     progress: Progress = lambda index, check: None,
+    ended: Ended = lambda index, result: None,
+    left_out: LeftOut = MappingProxyType({}),
 ) -> Report:
     """Run `checks` in order. A cancelled run still returns what it has, marked as interrupted.
 
     Raises NodeUnauthorized when the API key is refused.
     """
-    gate = _Run(target, profile, checks)
+    gate = _Run(target, profile, checks, left_out)
     api = Api(target)
     try:
         facts = await discover(api, node)
         gate.facts = facts
         context = Context(target=target, api=api, node=node, facts=facts)
-        await _run_checks(context, checks, gate.results, progress)
+        await _run_checks(context, checks, gate.results, progress, ended)
     except NodeUnreachable as error:
         return gate.report("unreachable", reason=str(error))
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        return gate.report("interrupted", reason="interrupted before the end")
+        return gate.report("interrupted", reason="stopped by Ctrl-C or SIGTERM")
     finally:
         await api.aclose()
     return gate.report(overall((r.severity, r.verdict) for r in gate.results))
@@ -60,12 +68,15 @@ async def run(
 class _Run:
     """What is known so far of one run."""
 
-    def __init__(self, target: Target, profile: str, checks: Sequence[PlannedCheck]) -> None:
+    def __init__(
+        self, target: Target, profile: str, checks: Sequence[PlannedCheck], left_out: LeftOut
+    ) -> None:
         self.started = datetime.now(UTC)
         self.run_id = f"{self.started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         self.target = target
         self.profile = profile
         self.checks = checks
+        self.left_out = dict(left_out)
         self.facts = Facts()
         self.results: list[CheckResult] = []
 
@@ -82,6 +93,8 @@ class _Run:
             profile=self.profile,
             checks=tuple(self.results),
             not_run=tuple(p.check.id for p in self.checks if p.check.id not in done),
+            left_out=self.left_out,
+            partial=bool(self.left_out) or len(done) < len(self.checks),
             verdict=verdict,
             exit_code=exit_code(verdict),
             reason=reason,
@@ -89,17 +102,23 @@ class _Run:
 
 
 async def _run_checks(
-    context: Context, checks: Sequence[PlannedCheck], results: list[CheckResult], progress: Progress
+    context: Context,
+    checks: Sequence[PlannedCheck],
+    results: list[CheckResult],
+    progress: Progress,
+    ended: Ended,
 ) -> None:
     stopped_by = ""
     for index, planned in enumerate(checks):
         if stopped_by:
             results.append(_result(planned, _not_run(stopped_by), 0.0))
+            ended(index, results[-1])
             continue
         progress(index, planned)
         started = time.monotonic()
         outcome = await _outcome(planned, context)
         results.append(_result(planned, outcome, time.monotonic() - started))
+        ended(index, results[-1])
         if planned.entry.stop_on_fail and outcome.verdict in ("fail", "error"):
             stopped_by = planned.check.id
 
@@ -113,7 +132,7 @@ async def _outcome(planned: PlannedCheck, context: Context) -> Outcome:
     except Finding as finding:
         return finding.outcome
     except TimeoutError:
-        return await _silent(context, f"not finished within {limit:g} s")
+        return await _silent(context, f"not finished within {format_duration(limit)}")
     except httpx.TimeoutException as error:
         return await _silent(context, f"no answer to {_where(error)} in time")
     except httpx.TransportError as error:

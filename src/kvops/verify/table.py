@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvops.units import format_duration
+from kvops.units import format_duration, format_whole
 from kvops.verify.check import Value
 from kvops.verify.result import CheckResult, Report
 from kvops.verify.verdict import RunVerdict, Verdict
@@ -28,28 +28,63 @@ _MEANING: dict[RunVerdict, str] = {
     "fail": "a required check failed",
     "inconclusive": "a required check could not be decided, or everything was skipped",
     "unreachable": "no node could be reached",
-    "interrupted": "stopped before the end: what is above is all that was seen",
+    "interrupted": "stopped before the end",
 }
+
+
+_LIST_BELOW = 100
+"""Columns of a terminal under which two columns of prose beside each other cannot be read."""
 
 
 def show(report: Report, console: Console) -> None:
     console.print(Text(_header(report), "bold"))
-    if report.checks:
+    if report.checks and console.width >= _LIST_BELOW:
         console.print(_table(report.checks, console))
+    elif report.checks:
+        console.print(_list(report.checks, console))
     for check in report.checks:
         if check.verdict != "pass" and check.remedy:
             console.print(_remedy(check, console))
     if report.not_run:
         console.print(Text(f"not run: {', '.join(report.not_run)}"))
+    for option in ("--only", "--skip"):
+        ids = [name for name, by in report.left_out.items() if by == option]
+        if ids:
+            console.print(Text(f"left out by {option}: {', '.join(ids)}"))
     console.print(_last_line(report, console))
 
 
 def _header(report: Report) -> str:
+    """Of a node that was not reached nothing is known, and nothing is said."""
     target = report.target
-    engine = " ".join(filter(None, (target.engine or "unknown engine", target.engine_version)))
-    limit = f"{target.max_model_len:,} tokens" if target.max_model_len else "no limit told"
-    parts = (f"verify {report.profile}", target.url, engine, target.model or "no model told", limit)
-    return printable(" · ".join(parts))
+    engine = " ".join(filter(None, (target.engine, target.engine_version)))
+    limit = target.max_model_len
+    said = (
+        engine or "engine not recognised",
+        target.model or "names no model",
+        f"{format_whole(limit)} tokens" if limit else "names no context length",
+    )
+    told = said if report.checks or any((engine, target.model, limit)) else ()
+    return printable(" · ".join((f"verify {report.profile}", target.url, *told)))
+
+
+def _list(checks: tuple[CheckResult, ...], console: Console) -> Group:
+    """For narrow terminals: a line a check, and what was seen under it."""
+    lines: list[RenderableType] = []
+    for check in checks:
+        line = mark(check.verdict, console)
+        line.append(f" {check.id}", "bold").append(f"  {_took(check)}", "dim")
+        if check.severity == "advisory":
+            line.append("  advisory", "dim")
+        lines += [line, Padding(_cell(check.observed), (0, 0, 0, 4))]
+        if check.verdict != "pass" and check.expected is not None:
+            wanted = Text("expected: ", "dim").append_text(_cell(check.expected))
+            lines.append(Padding(wanted, (0, 0, 0, 4)))
+    return Group(*lines)
+
+
+def _took(check: CheckResult) -> str:
+    return format_duration(check.took_seconds) if check.n else "–"
 
 
 def _table(checks: tuple[CheckResult, ...], console: Console) -> Table:
@@ -65,8 +100,7 @@ def _table(checks: tuple[CheckResult, ...], console: Console) -> Table:
         verdict = mark(check.verdict, console)
         if check.severity == "advisory":
             verdict.append("\nadvisory", "dim")
-        took = format_duration(check.took_seconds) if check.n else "–"
-        row = (name, verdict, _cell(check.observed), _cell(check.expected), Text(took))
+        row = (name, verdict, _cell(check.observed), _cell(check.expected), Text(_took(check)))
         table.add_row(*row)
     return table
 
@@ -80,8 +114,15 @@ def _remedy(check: CheckResult, console: Console) -> Padding:
 
 def _last_line(report: Report, console: Console) -> Text:
     line = mark(report.verdict, console)
-    line.append(f" · {report.reason or _MEANING[report.verdict]} · exit code {report.exit_code}")
-    return line
+    meaning = report.reason or _MEANING[report.verdict]
+    count = len(report.checks) + len(report.not_run) + len(report.left_out)
+    if report.partial and report.checks:
+        line.append(f" · partial: {len(report.checks)} of {count} checks run", "bold yellow")
+    if report.left_out:
+        meaning = meaning.replace(
+            "every required check passed", "every required check that ran passed"
+        )
+    return line.append(f" · {meaning} · exit code {report.exit_code}")
 
 
 def mark(verdict: Verdict | RunVerdict, console: Console) -> Text:

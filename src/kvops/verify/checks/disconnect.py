@@ -8,6 +8,7 @@ import contextlib
 import httpx
 from pydantic import Field
 
+from kvops.units import format_duration
 from kvops.verify.api import CHECK_BOUND, first_delta
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require
 from kvops.verify.context import Context
@@ -35,7 +36,9 @@ async def frees(context: Context, parameters: FreesParameters) -> Outcome:
         seconds[kind] = await _freed(context, kind, before, tokens, parameters.within)
     return Outcome(
         verdict="pass",
-        observed=", ".join(f"{kind}: free after {took:.2f} s" for kind, took in seconds.items()),
+        observed=", ".join(
+            f"{kind}: free after {format_duration(took)}" for kind, took in seconds.items()
+        ),
         expected=f"running and blocks back within {parameters.within:g} s",
         unit="seconds",
         n=len(seconds),
@@ -92,7 +95,7 @@ async def _freed(
     took = round(asyncio.get_running_loop().time() - started, 3)
     require(
         freed,
-        observed=f"{kind}: running {now.running:g}, KV used {now.kv_used:g} after {within:g} s",
+        observed=f"{kind}: running {now.running:g}, KV used {now.kv_used:g} after {format_duration(within)}",
         expected=f"running {before.running:g}, KV used {before.kv_used:g}, as before",
         remedy="the node works on for clients that have gone: report the defect",
         running=[before.running, now.running],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from kvops.telemetry.snapshot import Known
+from kvops.units import format_whole
 from kvops.verify.api import CHECK_BOUND, Reply, first_delta
 from kvops.verify.check import Check, Outcome, Parameters, require, skip
 from kvops.verify.context import Context
@@ -35,16 +36,16 @@ async def near_limit(context: Context, parameters: NearLimitParameters) -> Outco
         await context.api.post(
             "/v1/completions", context.completion(prompt.text, out), within=CHECK_BOUND
         ),
-        f"{prompt.tokens} + {out} tokens of {limit}",
+        f"{format_whole(prompt.tokens)} + {out} tokens of {format_whole(limit)}",
     )
     _require_counted(reply, prompt, out)
     await _require_exact_window(context, limit)
-    tried = f"prompt of {prompt.tokens:,} read, window of exactly {limit:,} accepted"
+    tried = f"prompt of {format_whole(prompt.tokens)} tokens read, window of exactly {format_whole(limit)} accepted"
     note = "" if whole else "; longer prompts not tried: profile bound"
     return Outcome(
         verdict="pass",
         observed=tried + note,
-        expected=f"prompts up to {min(limit, parameters.max_prompt_tokens):,} tokens",
+        expected=f"prompts up to {format_whole(min(limit, parameters.max_prompt_tokens))} tokens",
         unit="tokens",
         n=2,
         evidence={
@@ -94,7 +95,8 @@ class OverLengthParameters(Parameters):
 async def over_length(context: Context, parameters: OverLengthParameters) -> Outcome:
     limit = known_limit(context)
     if 2 * limit > parameters.max_prompt_tokens:
-        skip(f"twice the limit of {limit:,} is over {parameters.max_prompt_tokens:,} tokens")
+        most = format_whole(parameters.max_prompt_tokens)
+        skip(f"twice the limit of {format_whole(limit)} is over {most} tokens")
     restarts = await _restarts(context)
     by_one = await context.prompts.fit(limit)
     double = await context.prompts.fit(2 * limit)

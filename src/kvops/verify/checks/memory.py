@@ -7,6 +7,7 @@ import time
 from pydantic import Field
 
 from kvops.telemetry.snapshot import Known, KvUsage, MemoryLedger, NodeSnapshot
+from kvops.units import format_bytes, format_whole
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
 from kvops.verify.context import Context, pause
 
@@ -37,9 +38,10 @@ async def adds_up(context: Context, parameters: LedgerParameters) -> Outcome:
         faults=faults,
     )
     idle = await _idle(context, parameters.idle_within)
+    total, blocks = format_bytes(memory.value.total), format_whole(idle.total_blocks)
     return Outcome(
         verdict="pass",
-        observed=f"{memory.value.total:,} B and {idle.total_blocks:,} blocks accounted for; 0 held",
+        observed=f"{total} and {blocks} blocks accounted for; 0 held",
         expected="exact sums; 0 blocks held when idle",
         unit="bytes",
         n=2,
@@ -55,7 +57,9 @@ def ledger_faults(memory: MemoryLedger) -> list[str]:
     parts = memory.weights + memory.kv_reserved + memory.activations + memory.other + memory.free
     faults = []
     if parts != memory.total:
-        faults.append(f"accounts sum to {parts} B, the total is {memory.total} B")
+        faults.append(
+            f"accounts sum to {format_whole(parts)} B, the total is {format_whole(memory.total)} B"
+        )
     if memory.kv_used + memory.kv_cached > memory.kv_reserved:
         faults.append("KV used + cached is more than reserved")
     low = [n for n in ("weights", "kv_reserved", "other", "free") if getattr(memory, n) < 0]
@@ -66,7 +70,9 @@ def block_faults(kv: KvUsage) -> list[str]:
     parts = kv.used_blocks + kv.cached_blocks + kv.free_blocks
     if parts == kv.total_blocks:
         return []
-    return [f"used + cached + free is {parts} blocks, the pool has {kv.total_blocks}"]
+    return [
+        f"used + cached + free is {format_whole(parts)} blocks, the pool has {format_whole(kv.total_blocks)}"
+    ]
 
 
 def _violations(snapshot: NodeSnapshot) -> list[str]:

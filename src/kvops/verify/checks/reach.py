@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 from pydantic import Field
 
+from kvops.units import format_duration
 from kvops.verify.api import Reply
 from kvops.verify.check import Check, Outcome, Parameters, fail, require, warn
 from kvops.verify.context import Context
@@ -46,7 +47,7 @@ async def health(context: Context, parameters: HealthParameters) -> Outcome:
         )
     return Outcome(
         verdict="pass",
-        observed=f"{', '.join(routes) or 'no health route'} 200; a token in {canary:.2f} s",
+        observed=f"{', '.join(routes) or 'no health route'} 200; a token in {format_duration(canary)}",
         expected=f"200; a token within {parameters.answer_within:g} s",
         n=len(routes) + 2,
         evidence=evidence | {"max_model_len": limit},
@@ -69,7 +70,7 @@ async def _canary(context: Context, within: float) -> float:
         reply = await context.api.post("/v1/completions", body, within=within)
     except httpx.TimeoutException:
         fail(
-            observed=f"health routes answer, but no answer to one token in {within:g} s",
+            observed=f"health routes answer, but no answer to one token in {format_duration(within)}",
             expected="a token: health is forward progress",
             remedy="the engine hangs or is swamped: kvops node status, then kvops node logs",
         )

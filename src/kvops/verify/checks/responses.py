@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from kvops.units import format_duration
 from kvops.verify.api import Reply, StreamedAnswer, read_stream
 from kvops.verify.check import Check, Outcome, Parameters, require, skip, warn
 from kvops.verify.context import Context
@@ -77,11 +78,13 @@ async def stream(context: Context, parameters: StreamParameters) -> Outcome:
         remedy="clients that wait for the missing part hang or lose tokens",
         faults=faults,
     )
+    assert streamed.first_delta_seconds is not None
+    first = format_duration(streamed.first_delta_seconds)
     same = streamed.text == plain.answer and streamed.usage == plain.usage | _cached(streamed)
     _require_same(context, same, streamed, plain)
     return Outcome(
         verdict="pass",
-        observed=f"{streamed.deltas} deltas, first after {streamed.first_delta_seconds:.2f} s; same text",
+        observed=f"{streamed.deltas} deltas, first after {first}; same text",
         expected="deltas, usage, [DONE]; the unstreamed text",
         n=2,
         evidence={"deltas": streamed.deltas, "first_delta_seconds": streamed.first_delta_seconds},
