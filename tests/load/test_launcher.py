@@ -70,7 +70,8 @@ def test_recall_run_and_its_folder(kvops_home: Path) -> None:
     again = run_kvops("load", "show", env={"KVOPS_HOME": str(kvops_home)})
     assert again.returncode == 0
     assert "recall 100 % (4 of 4); at least 51 %" in again.stdout
-    assert "n/a (n=6)" in again.stdout
+    assert "needs 20 samples" in again.stdout
+    assert "n/a" not in again.stdout
 
 
 def test_a_node_that_forgets_fails_the_run(kvops_home: Path) -> None:
@@ -316,6 +317,11 @@ def test_plain_locust_runs_a_scenario_and_kvops_shows_it(kvops_home: Path) -> No
         ),
         (["run", "ramp"], 4, "no node runs"),
         (["show"], 2, "no run"),
+        (
+            ["run", "ramp", "--node", "http://127.0.0.1:9", "--duration", "0s"],
+            2,
+            "shorter than 1 s",
+        ),
     ],
 )
 def test_what_cannot_be_run_says_why(
@@ -326,6 +332,53 @@ def test_what_cannot_be_run_says_why(
     assert words_wanted in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(kvops_home.glob("state/runs/*"))
+
+
+def test_a_length_over_the_nodes_is_refused_before_the_run(kvops_home: Path) -> None:
+    with serving(strict) as server:
+        result, _ = load(
+            kvops_home, "run", "needle_recall", "--node", server.url, "--lengths", "999999"
+        )
+    assert result.returncode == 2
+    assert "--lengths 999999" in result.stderr
+    assert "64 tokens" in result.stderr
+    assert not list(kvops_home.glob("state/runs/*"))
+
+
+def test_a_missing_key_is_said_to_be_missing(kvops_home: Path) -> None:
+    def keyed(request: Request, reply: Reply) -> None:
+        reply.json(401, {"error": {"code": "invalid_api_key", "message": "no"}})
+
+    with serving(keyed) as server:
+        result, _ = load(kvops_home, "run", "ramp", "--node", server.url)
+        wrong, _ = load(kvops_home, "run", "ramp", "--node", server.url, KVOPS_API_KEY=SECRET)
+    assert (result.returncode, wrong.returncode) == (2, 2)
+    assert "none was given" in result.stderr
+    assert "refuses the API key" in wrong.stderr
+    assert "--api-key-file" in result.stderr
+
+
+def test_runs_are_listed_and_a_wrong_id_points_there(kvops_home: Path) -> None:
+    env = {"KVOPS_HOME": str(kvops_home)}
+    with serving(node) as server:
+        load(kvops_home, "run", "needle_recall", "--node", server.url, *SMALL)
+    (folder,) = kvops_home.glob("state/runs/*")
+    assert folder.name in run_kvops("load", "runs", env=env).stdout
+    listed = json.loads(run_kvops("load", "runs", "--json", env=env).stdout)
+    assert [one["run"] for one in listed] == [folder.name]
+    wrong = run_kvops("load", "show", "nope", env=env)
+    assert wrong.returncode == 2
+    assert "kvops load runs" in wrong.stderr
+    near = run_kvops("load", "show", "x" + folder.name[1:], env=env)
+    assert f"did you mean {folder.name}" in near.stderr
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_the_list_stays_within_the_terminal(kvops_home: Path, columns: str) -> None:
+    said = run_kvops("load", "list", env={"KVOPS_HOME": str(kvops_home), "COLUMNS": columns}).stdout
+    prose = [line for line in said.splitlines() if not line.lstrip().startswith("--")]
+    assert max(map(len, prose)) <= int(columns)
+    assert "--max-prompt-tokens  [default: off]" in said
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def test_options_are_taken_in_both_forms() -> None:
         (["--lengths"], "needs a value"),
         (["--lengths", "5"], "out of bounds"),
         (["--lengths", "many"], "whole numbers"),
+        (["--lengths", "512,abc"], "'abc' is not a whole number"),
+        (["--lengths", "96,7,9"], "7 is out of bounds"),
+        (["--lengths", "5"], "from 96 to 1000000"),
+        (["--lengths", "abc", "--depths", "300"], "--depths 300"),
         (["--depths", "nan"], "out of bounds"),
         (["--repeats", "1,2"], "takes one number"),
         (["--min-recall", "1.01"], "from 0 to 1"),
@@ -46,6 +50,24 @@ def test_a_wrong_option_is_named_with_its_bound(arguments: list[str], words: str
     with pytest.raises(UsageError) as caught:
         scenarios.find("needle_recall").parse(arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["needle_recall", "ramp"])
+def test_a_prompt_longer_than_the_node_takes_is_refused_with_the_bound(name: str) -> None:
+    one = scenarios.find(name)
+    flag = {"needle_recall": "--lengths", "ramp": "--prompt-tokens"}[name]
+    options = one.parse([flag, "1000", "--max-tokens", "24"])
+    one.check_context(options, 1024)
+    one.check_context(options, None)
+    with pytest.raises(UsageError, match=rf"{flag} 1000 .* 1 023 tokens .*up to 999"):
+        one.check_context(options, 1023)
+
+
+def test_a_note_stands_only_where_it_is_true() -> None:
+    one = scenarios.find("oversize_injection")
+    (note,) = one.notes(one.parse([]))
+    assert "whole context length" in note
+    assert one.notes(one.parse(["--max-prompt-tokens", "100"])) == []
 
 
 def test_an_unknown_scenario_names_the_nearest() -> None:

@@ -54,13 +54,14 @@ def test_a_node_that_refuses_work_does_not_look_faster() -> None:
     assert alone.p95_with_failures == shedding.p95 == 0.1
     assert shedding.p95_with_failures == "inf"
     assert shedding.p50_with_failures == 0.1
-    assert seconds(shedding.p95_with_failures, shedding) == "failed"
+    assert seconds(shedding.p95_with_failures, 0.95) == "failed"
 
 
-def test_what_is_missing_says_how_many_there_were() -> None:
+def test_what_is_missing_says_how_many_samples_it_needs() -> None:
     few = series([0.1] * 7, failures=3)
-    assert seconds(few.p95, few) == "n/a (n=7)"
-    assert seconds(few.p95_with_failures, few, failures=True) == "n/a (n=10)"
+    assert seconds(few.p95, 0.95) == "needs 20 samples"
+    assert seconds(few.p99_with_failures, 0.99) == "needs 100 samples"
+    assert seconds(few.p50, 0.50) == "100 ms"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvops.cli.output import report_console
 from kvops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,10 +41,26 @@ def list_scenarios(as_json: Json = False) -> None:
         )
         return
     for one in found:
-        typer.echo(f"{one.name}  (users {one.users})\n  {one.purpose}")
+        typer.echo(f"{one.name}  (users {one.users})")
+        typer.echo(_wrapped(one.purpose, 2))
         for name, option in one.options.items():
-            default = "" if option.default is None else f"  [{_text(option.default)}]"
-            typer.echo(f"    --{name.replace('_', '-')}{default}\n        {option.help}")
+            default = "off" if option.default is None else _text(option.default)
+            typer.echo(f"    --{name.replace('_', '-')}  [default: {default}]")
+            typer.echo(_wrapped(f"{option.help}; {option.form()}", 8))
+
+
+def _wrapped(text: str, indent: int) -> str:
+    import shutil
+    import textwrap
+
+    width, margin = min(shutil.get_terminal_size().columns, 100), " " * indent
+    return textwrap.fill(
+        text,
+        max(width, 40),
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_on_hyphens=False,
+    )
 
 
 @app.command(
@@ -52,25 +69,46 @@ def list_scenarios(as_json: Json = False) -> None:
 )
 def run(
     context: typer.Context,
-    scenario: Annotated[str, typer.Argument(help="See kvops load list.")],
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="One of those that kvops load list shows.")
+    ],
     node: Annotated[
-        str | None, typer.Option(help="Node name or URL; default: the only local node.")
+        str | None,
+        typer.Option(
+            metavar="NODE",
+            help="Name or URL of a node; default: the only one that runs here.",
+        ),
     ] = None,
-    users: Annotated[int | None, typer.Option(min=1, max=10_000, help="Users at once.")] = None,
+    users: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=10_000, help="Users at once.")
+    ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="End the run after this time, e.g. 60s.")
+        str | None, typer.Option(metavar="TIME", help="End the run after this time, e.g. 60s.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of all that is random; default: a new one, recorded.")
+        int | None,
+        typer.Option(metavar="N", help="Of all that is random; default: a new one, recorded."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run's folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Make the run's folder in this one; default: the state folder."
+        ),
+    ] = None,
     allow_remote: Annotated[
-        list[str] | None, typer.Option(help="Host, not this machine, that may be loaded.")
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="A host other than this one may be loaded; may be repeated."
+        ),
     ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File with the API key.")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with the admin token.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with a key of the data plane.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the admin token.")
+    ] = None,
     control_url: Annotated[
-        str | None, typer.Option(help="Control plane of a node given by URL.")
+        str | None, typer.Option(metavar="URL", help="Control plane, when --node is a URL.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,11 +134,30 @@ def run(
         seed=secrets.randbelow(10**6) if seed is None else seed,
         out=out,
     )
-    if chosen.note:
-        typer.echo(chosen.note, err=True)
+    for note in chosen.notes(options):
+        typer.echo(note, err=True)
     with _Display() as display:
         made = launcher.run(plan, display.update)
     raise typer.Exit(_report(made, as_json))
+
+
+@app.command("runs")
+def list_runs(as_json: Json = False) -> None:
+    """The runs that are kept, the latest last: what kvops load show takes."""
+    from kvops.load import runs
+
+    found = [runs.load(folder).info for folder in runs.folders()]
+    if as_json:
+        rows = [
+            {"run": i.run, "scenario": i.scenario, "status": i.status, "started_at": i.started_at}
+            for i in found
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+    elif not found:
+        typer.echo("no run is kept; kvops load run SCENARIO makes one")
+    else:
+        for info in found:
+            typer.echo(f"{info.run}  {info.status:<11}  {info.model} at {info.target}")
 
 
 @app.command()
@@ -117,15 +174,16 @@ def show(
 
 
 def _report(made: Run, as_json: bool) -> int:
-    from rich.console import Console
-
     from kvops.load.reports import base, summary
 
     data = base.read(made)
     if as_json:
         typer.echo(json.dumps(summary.as_json(data), indent=2, allow_nan=False))
     else:
-        Console().print(summary.render(data))
+        console = report_console()
+        console.print(summary.render(data))
+        # Whole, however narrow the terminal: it is there to be copied.
+        console.print(f"run: {made.folder}", soft_wrap=True, highlight=False, markup=False)
     return (
         130 if made.info.status == "interrupted" else base.EXIT_CODES[summary.judge(data).outcome]
     )
@@ -142,7 +200,7 @@ class _Display:
         self._live = (
             Live("starting", console=console, transient=True) if console.is_terminal else None
         )
-        self._last, self._shown = time.monotonic(), -1
+        self._last, self._shown, self._told_stopping = time.monotonic(), -1, False
 
     def __enter__(self) -> _Display:
         if self._live is not None:
@@ -156,35 +214,45 @@ class _Display:
     def update(self, progress: Progress) -> None:
         if self._live is not None:
             self._live.update(_line(progress))
-        elif time.monotonic() - self._last >= LINE_EVERY and len(progress.records) != self._shown:
+        elif self._is_news(progress):
+            self._told_stopping = progress.stopping
             self._last, self._shown = time.monotonic(), len(progress.records)
             typer.echo(_line(progress), err=True)
             sys.stderr.flush()
 
+    def _is_news(self, progress: Progress) -> bool:
+        if progress.stopping:
+            return not self._told_stopping
+        due = time.monotonic() - self._last >= LINE_EVERY
+        return due and len(progress.records) != self._shown
+
 
 def _line(progress: Progress) -> str:
+    from kvops.load.launcher import STOP_TIMEOUT
     from kvops.load.reports.cells import seconds
     from kvops.load.statistics import summarize
     from kvops.units import format_duration
 
     total = summarize(progress.records)
     flight = "" if progress.client is None else f", {progress.client.in_flight} in flight"
-    first = seconds(total.ttft.p50, total.ttft)
-    return (
-        f"{format_duration(progress.elapsed)}: {total.requests} requests, {total.failed} failed{flight}, "
-        f"first token p50 {first}"
-    )
+    line = f"{format_duration(progress.elapsed)}: {total.requests} requests, {total.failed} failed{flight}"
+    if progress.stopping:
+        return f"{line}; stopping, those in flight have {STOP_TIMEOUT} s (Ctrl-C again ends them)"
+    return f"{line}, first token p50 {seconds(total.ttft.p50, 0.50)}"
 
 
 def _seconds(text: str) -> float:
     from kvops.units import parse_duration
 
     try:
-        return parse_duration(text)
+        seconds = parse_duration(text)
     except ValueError as error:
         raise UsageError(
             f"--duration {text}: {error}", hint="for example --duration 60s"
         ) from error
+    if seconds < 1:
+        raise UsageError(f"--duration {text}: shorter than 1 s", hint="for example --duration 60s")
+    return seconds
 
 
 def _text(value: object) -> str:

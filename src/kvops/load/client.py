@@ -27,6 +27,7 @@ from kvops.load.exchange import (
 )
 from kvops.load.records import ErrorClass
 from kvops.load.sse import EventReader
+from kvops.units import format_duration
 
 READ_SIZE = 65536
 MAX_STREAM = 64 * 2**20
@@ -162,7 +163,7 @@ class _Conversation:
             self._read(self._connection.getresponse())
         except TimeoutError:
             self._exchange.error_class = self._timeout_class()
-            self._exchange.message = f"gave up after {self._elapsed():.1f} s"
+            self._exchange.message = f"gave up after {format_duration(self._elapsed())}"
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start

@@ -27,14 +27,19 @@ def discover(url: str, api_key: str | None, timeouts: Timeouts | None = None) ->
         raise NodeUnreachable(
             f"cannot reach {url}: {error}", hint="kvops node status lists what runs here"
         ) from error
+    if answer.status in (401, 403):
+        raise NodeUnauthorized(
+            f"{url} refuses the API key"
+            if api_key
+            else f"{url} asks for an API key, and none was given",
+            hint="name the file that holds one: --api-key-file FILE",
+        )
     model = _first_model(answer, url)
     limit = model.get("max_model_len")
     return Endpoint(client, str(model["id"]), limit if isinstance(limit, int) else None)
 
 
 def _first_model(answer: Answer, url: str) -> dict[str, Any]:
-    if answer.status in (401, 403):
-        raise NodeUnauthorized(f"{url} refuses the API key", hint="see --api-key-file")
     body = answer.json()
     if answer.status == 503:
         reason = body.get("error", {}).get("message") if isinstance(body, dict) else None

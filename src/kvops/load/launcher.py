@@ -55,6 +55,8 @@ class Progress(msgspec.Struct):
     elapsed: float = 0.0
     records: list[RequestRecord] = []
     client: ClientSample | None = None
+    stopping: bool = False
+    """The user ended the run, and requests in flight have STOP_TIMEOUT."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +93,8 @@ def run(plan: Plan, on_progress: Callable[[Progress], None]) -> runs.Run:
     """
     if plan.users > plan.scenario.max_users:
         raise UsageError(
-            f"--users {plan.users} is over the {plan.scenario.max_users} of {plan.scenario.name}",
-            hint="leave it out",
+            f"--users {plan.users}: {plan.scenario.name} takes at most {plan.scenario.max_users}",
+            hint="leave --users out",
         )
     made = _prepare(plan)
     try:
@@ -108,6 +110,7 @@ def run(plan: Plan, on_progress: Callable[[Progress], None]) -> runs.Run:
 
 def _prepare(plan: Plan) -> runs.Run:
     endpoint = discover(plan.target.url, plan.target.api_key)
+    plan.scenario.check_context(plan.options, endpoint.max_model_len)
     now = time.time()
     info = runs.RunInfo(
         run=runs.new_id(plan.scenario.name, now),
@@ -137,6 +140,7 @@ def _follow(
             follow.look()
             time.sleep(POLL)
     except KeyboardInterrupt:
+        follow.tell_stopping()
         _stop(process)
         return "interrupted", "interrupted by the user"
     finally:
@@ -153,6 +157,10 @@ class _Follower:
         self._requests = Tail(made.folder / REQUESTS_FILE, RequestRecord)
         self._client = Tail(made.folder / CLIENT_FILE, ClientSample)
         self._progress = Progress()
+
+    def tell_stopping(self) -> None:
+        self._progress.stopping = True
+        self.look()
 
     def look(self) -> None:
         self._progress.records += self._requests.new()

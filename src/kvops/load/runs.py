@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import secrets
 import time
 from pathlib import Path
@@ -64,15 +65,16 @@ def new_id(scenario: str, now: float) -> str:
 
 
 def create(info: RunInfo, parent: Path | None = None) -> Run:
-    """Make the run's folder under `parent` (default: the state folder). Raises LoadRunError."""
+    """Make the run's folder under `parent` (default: the state folder). Raises UsageError."""
     base = parent or paths.runs_dir()
     try:
         run = Run(paths.make_private(base) / info.run, info)
         run.folder.mkdir(mode=0o700)
         run.save()
     except OSError as error:
-        raise LoadRunError(
-            f"cannot write a run folder in {base}: {error.strerror}", hint="see --out"
+        raise UsageError(
+            f"cannot make a run folder in {base}: {error.strerror}",
+            hint="name a folder that can be written to: --out DIR",
         ) from error
     return run
 
@@ -89,18 +91,27 @@ def find(text: str | None) -> Run:
     """A run by folder, by id or by the start of an id; None is the latest. Raises UsageError, LoadRunError."""
     if text is not None and (Path(text) / RUN_FILE).is_file():
         return load(Path(text))
-    folders = sorted(paths.runs_dir().glob(f"*/{RUN_FILE}"), key=lambda file: file.stat().st_mtime)
-    matching = [
-        file.parent for file in folders if text is None or file.parent.name.startswith(text)
-    ]
-    if not matching:
+    known = folders()
+    matching = [folder for folder in known if text is None or folder.name.startswith(text)]
+    if not known:
         what = "no run" if text is None else f"no run {text!r}"
         raise UsageError(f"{what} in {paths.runs_dir()}", hint="kvops load run SCENARIO makes one")
+    if text is not None and not matching:
+        near = difflib.get_close_matches(text, [folder.name for folder in known], 1, 0.6)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"no run {text!r}", hint=f"{hint}kvops load runs lists them")
     if text is not None and len(matching) > 1:
         raise UsageError(
-            f"{text!r} names {len(matching)} runs", hint="give more of the id, or its folder"
+            f"{text!r} names {len(matching)} runs",
+            hint="give more of the id, or its folder: kvops load runs lists them",
         )
     return load(matching[-1])
+
+
+def folders() -> list[Path]:
+    """The folders of all runs kept in the state folder, the latest last."""
+    found = sorted(paths.runs_dir().glob(f"*/{RUN_FILE}"), key=lambda file: file.stat().st_mtime)
+    return [file.parent for file in found]
 
 
 def without_credentials(url: str) -> str:

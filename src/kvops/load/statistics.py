@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from kvops.load.records import ClientSample, RequestRecord
+from kvops.units import format_duration, format_ratio
 
 LEAST_SAMPLES = {0.50: 5, 0.95: 20, 0.99: 100}
 """With fewer, less than one sample is expected above the percentile (p50: a handful)."""
@@ -158,7 +159,8 @@ def saturation(samples: Sequence[ClientSample]) -> str | None:
     late = sum(sample.lag > LAG_BOUND for sample in samples) / len(samples)
     busy = sum(sample.cpu > CPU_BOUND for sample in samples) / len(samples)
     if late > SATURATED_SHARE:
-        return f"the client's timers were more than {LAG_BOUND * 1000:.0f} ms late in {late:.0%} of all seconds"
+        bound = format_duration(LAG_BOUND)
+        return f"the client's timers were over {bound} late in {format_ratio(late)} of all seconds"
     if busy > SATURATED_SHARE:
-        return f"the client used over {CPU_BOUND:.0%} of its core in {busy:.0%} of all seconds"
+        return f"the client used over {format_ratio(CPU_BOUND)} of its core in {format_ratio(busy)} of all seconds"
     return None

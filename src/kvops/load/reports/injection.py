@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kvops.load.injection import expectations
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.cells import Columns
 
 
 def judge(data: RunData) -> Verdict:
@@ -43,12 +42,11 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     done = {record.name: record for record in data.records if not record.cancelled}
-    table = Table(box=box.SIMPLE)
-    for title in ("injection", "wanted", "answer", "canary", "alive"):
-        table.add_column(title, overflow="fold")
+    titles = ("injection", "wanted", "answer", "canary", "alive")
+    table = Columns(titles, give_up=("wanted",), prose=titles[1:])
     for name, wanted in expectations().items():
         after = [_mark(done.get(f"{probe} after {name}")) for probe in ("canary", "livez")]
-        table.add_row(name, wanted, _answer(done.get(name)), *after)
+        table.add(name, wanted, _answer(done.get(name)), *after)
     return table
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 
 from kvops.load.ramp import step_name, steps
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
-from kvops.load.reports.cells import seconds
+from kvops.load.reports.cells import UNKNOWN, Columns, seconds
 from kvops.load.statistics import LEAST_SAMPLES, Summary, saturation, summarize, tokens_between
 
 
@@ -43,34 +41,29 @@ def facts(data: RunData) -> dict[str, Any]:
 
 def body(data: RunData) -> RenderableType:
     """A column a measure; the p95 that counts failures as infinitely slow stands where it says something else."""
-    table, found = Table(box=box.SIMPLE), _steps(data)
-    columns = dict(COLUMNS)
+    found, columns = _steps(data), dict(COLUMNS)
     if not any(step.summary.failed for step in found):
         del columns["+failed"]
-    for title in columns:
-        table.add_column(title, justify="right", no_wrap=True)
+    table = Columns(list(columns), give_up=("gap p95", "+failed", "gap p50", "TTFT p95"))
     for step in found:
-        table.add_row(*(cell(step) for cell in columns.values()))
+        table.add(*(cell(step) for cell in columns.values()))
     return table
 
 
 def _throughput(step: Step) -> str:
-    return (
-        "n/a" if step.output_tokens_per_second is None else f"{step.output_tokens_per_second:.1f}"
-    )
+    rate = step.output_tokens_per_second
+    return UNKNOWN if rate is None else f"{rate:.1f}"
 
 
 COLUMNS: dict[str, Callable[[Step], str]] = {
     "users": lambda step: str(step.users),
     "ok": lambda step: str(step.summary.succeeded),
     "failed": lambda step: str(step.summary.failed),
-    "TTFT p50": lambda step: seconds(step.summary.ttft.p50, step.summary.ttft),
-    "TTFT p95": lambda step: seconds(step.summary.ttft.p95, step.summary.ttft),
-    "+failed": lambda step: seconds(
-        step.summary.ttft.p95_with_failures, step.summary.ttft, failures=True
-    ),
-    "gap p50": lambda step: seconds(step.summary.itl.p50, step.summary.itl),
-    "gap p95": lambda step: seconds(step.summary.itl.p95, step.summary.itl),
+    "TTFT p50": lambda step: seconds(step.summary.ttft.p50, 0.50),
+    "TTFT p95": lambda step: seconds(step.summary.ttft.p95, 0.95),
+    "+failed": lambda step: seconds(step.summary.ttft.p95_with_failures, 0.95),
+    "gap p50": lambda step: seconds(step.summary.itl.p50, 0.50),
+    "gap p95": lambda step: seconds(step.summary.itl.p95, 0.95),
     "tok/s": _throughput,
 }
 

@@ -15,7 +15,7 @@ from kvops.load import needle
 from kvops.load.records import NeedleScore, RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.statistics import wilson_lower
-from kvops.units import format_ratio
+from kvops.units import format_ratio, format_whole
 
 LENGTH_TOLERANCE = 0.02
 
@@ -116,15 +116,14 @@ def _by_place(asked: Sequence[RequestRecord]) -> dict[Place, list[tuple[NeedleSc
 
 def _heat_map(data: RunData, places: dict[Place, list[tuple[NeedleScore, bool]]]) -> Table:
     lengths = sorted(set(data.info.options["lengths"]))
-    table = Table()
+    table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("depth", justify="right")
     for length in lengths:
-        table.add_column(str(length), justify="center")
+        table.add_column(format_whole(length), justify="right")
     for depth in sorted(set(data.info.options["depths"])):
         table.add_row(
             f"{depth:g} %", *(_cell(places.get((length, depth), ())) for length in lengths)
         )
-    table.add_section()
     table.add_row("no needle", *(_cell(places.get((length, None), ())) for length in lengths))
     return table
 

@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import msgspec
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kvops.load.reports import injection, plain, ramp, recall
 from kvops.load.reports.base import Report, RunData, Verdict, verdict
-from kvops.load.reports.cells import seconds
+from kvops.load.reports.cells import UNKNOWN, Columns, seconds
 from kvops.load.statistics import Series, Summary, saturation, summarize
-from kvops.units import format_duration
+from kvops.units import format_duration, format_whole
 
 REPORTS = cast(
     "dict[str, Report]", {"recall": recall, "injection": injection, "ramp": ramp, "plain": plain}
@@ -71,12 +70,12 @@ def _head(data: RunData) -> Text:
         if info.finished_at is None
         else f", {format_duration(info.finished_at - info.started_at)}"
     )
+    users = "user" if info.users == 1 else "users"
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.started_at))
     text = Text(f"{info.scenario}", style="bold")
     text.append(f"  {info.model} at {info.target}\n", style="not bold")
     return text.append(
-        f"{started}{took}, {info.users} users, seed {info.seed}, {info.status}\n{data.folder}",
-        "dim",
+        f"{started}{took}, {info.users} {users}, seed {info.seed}, {info.status}", "dim"
     )
 
 
@@ -85,9 +84,8 @@ def _numbers(total: Summary) -> RenderableType:
         f", {total.cancelled} cut off at the end" if total.cancelled else ""
     )
     title = f"{total.requests} requests, {total.succeeded} as expected, {failed}\n{_tokens(total)}"
-    table = Table()
-    for column in ("", "p50", "p95", "p99", "max", "n", "p95+failed"):
-        table.add_column(column, justify="right" if column else "left")
+    titles = ("", "p50", "p95", "p99", "max", "n", "p95+failed")
+    table = Columns(titles, give_up=("p95+failed", "p99", "max"))
     _series(table, "first token", total.ttft)
     _series(table, "delta gap", total.itl)
     _series(table, "per token", total.tpot)
@@ -95,17 +93,24 @@ def _numbers(total: Summary) -> RenderableType:
     return Group(Text(title), table)
 
 
-def _series(table: Table, title: str, one: Series) -> None:
-    slowest = "n/a" if one.max is None else format_duration(one.max)
-    table.add_row(
-        title, *(seconds(value, one) for value in (one.p50, one.p95, one.p99)), slowest, str(one.samples),
-        seconds(one.p95_with_failures, one, failures=True),
-    )  # fmt: skip
+def _series(table: Columns, title: str, one: Series) -> None:
+    table.add(
+        title,
+        seconds(one.p50, 0.50),
+        seconds(one.p95, 0.95),
+        seconds(one.p99, 0.99),
+        UNKNOWN if one.max is None else format_duration(one.max),
+        format_whole(one.samples),
+        seconds(one.p95_with_failures, 0.95),
+    )
 
 
 def _tokens(total: Summary) -> str:
     rate = total.output_tokens_per_second
-    text = f"{total.prompt_tokens} prompt ({total.cached_tokens} cached) + {total.output_tokens} output tokens"
+    prompt, cached, output = map(
+        format_whole, (total.prompt_tokens, total.cached_tokens, total.output_tokens)
+    )
+    text = f"{prompt} prompt ({cached} cached) + {output} output tokens"
     text += "" if rate is None else f", {rate:.1f} output tok/s"
     return text + (f"; {total.without_usage} answers without usage" if total.without_usage else "")
 
