@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,12 +27,12 @@ START_SECONDS = 120.0
 STOP_SECONDS = 45.0
 """Longer than a node's own drain timeout."""
 _KVOPS = [sys.executable, "-m", "kvops.cli"]
-_NEXT = f"""\
-To go on:
-  kvops node start --model {MODEL}       a node of your own, in the foreground
-  kvops tui                                    its console, in another terminal
-  kvops verify --profile smoke                 the gate you have just seen
-  kvops load run needle_recall                 recall over long prompts"""
+_NEXT = {
+    f"node start --model {MODEL}": "a node of your own, in the foreground",
+    "tui": "its console, in another terminal",
+    "verify --profile smoke": "the gate you have just seen",
+    "load run needle_recall": "recall over long prompts",
+}
 
 
 def demo(
@@ -46,7 +47,7 @@ def demo(
         raise typer.Exit(pulled)
     with _scratch_home(keep) as home, _node(home / "node.out") as url:
         verdict = _look(url)
-    typer.echo(f"\n{_NEXT}")
+    _say_next()
     raise typer.Exit(verdict)
 
 
@@ -134,7 +135,7 @@ def _ready_url(process: subprocess.Popen[bytes], output: Path) -> str:
     )
     raise NodeStartError(
         f"the node {what}; it said:\n{_tail(output)}",
-        hint="kvops node start --model NAME shows more",
+        hint=f"{_command()} node start --model {MODEL} shows more",
     )
 
 
@@ -177,6 +178,23 @@ def _run(*args: str) -> int:
             child.kill()
             child.wait()
         raise
+
+
+def _say_next() -> None:
+    kvops, width = _command(), max(map(len, _NEXT))
+    typer.echo("\nTo go on:")
+    for arguments, what in _NEXT.items():
+        typer.echo(f"  {kvops} {arguments:<{width}}  {what}")
+
+
+def _command() -> str:
+    """How this very kvops is called from here: by name where that finds it, else by path."""
+    own = Path(sys.executable).with_name("kvops")
+    found = shutil.which("kvops")
+    if not own.exists() or (found and Path(found).resolve() == own.resolve()):
+        return "kvops"
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
