@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,7 @@ def test_what_an_option_takes_is_a_word_and_no_type(name: str) -> None:
         2
     ]
     assert "--node NODE" in said
-    assert "<" not in said
+    assert not re.search(r"<[a-z]", said)
 
 
 @pytest.mark.parametrize("args", [("version",), ("--version",)])
