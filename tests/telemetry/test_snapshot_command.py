@@ -34,7 +34,10 @@ def test_a_url_needs_its_control_plane_and_token(tiny_node: RunningNode, tmp_pat
     token.write_text(tiny_node.token + "\n")
     asked = ("snapshot", "--node", tiny_node.url)
     env = {"KVOPS_HOME": str(tmp_path)}
-    assert run_kvops(*asked, env=env).returncode == 4
+    unknown = run_kvops(*asked, env=env)
+    assert unknown.returncode == 2
+    assert "--control-url" in unknown.stderr
+    assert "127.0.0.1:8001" not in unknown.stderr
     refused = run_kvops(*asked, "--control-url", tiny_node.control_url, env=env)
     assert refused.returncode == 2
     assert "--token-file" in refused.stderr
@@ -57,3 +60,20 @@ def test_exit_codes_without_a_node(tmp_path: Path) -> None:
         assert result.stdout == ""
         assert "next:" in result.stderr
     assert run_kvops("snapshot", "--node", "../x", env=env).returncode == 2
+
+
+def test_a_local_node_by_its_url(tiny_node: RunningNode) -> None:
+    result = tiny_node.kvops("snapshot", "--node", tiny_node.url)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("tiny  ready")
+    bare = tiny_node.kvops("snapshot", "--node", tiny_node.url.removeprefix("http://"))
+    assert bare.returncode == 2
+    assert f"add http://, as in {tiny_node.url}" in bare.stderr
+
+
+def test_a_pipe_cuts_nothing(tiny_node: RunningNode) -> None:
+    narrow = run_kvops("snapshot", env={"KVOPS_HOME": str(tiny_node.home), "COLUMNS": "40"})
+    assert narrow.returncode == 0, narrow.stderr
+    assert "of 128 blocks" in narrow.stdout
+    assert "…" not in narrow.stdout
+    assert "TENANT" not in narrow.stdout or "anonymous" in narrow.stdout

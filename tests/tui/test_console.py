@@ -12,7 +12,7 @@ import pytest
 
 from kvops import paths
 from kvops.errors import NodeUnreachable
-from kvops.telemetry.targets import Target
+from kvops.telemetry.targets import Target, resolve
 from kvops.tui.app import Console
 from kvops.tui.glyphs import UNICODE
 from kvops.tui.screens.confirm import ConfirmScreen
@@ -81,22 +81,26 @@ async def test_freezing_keeps_the_picture_and_goes_on_collecting(tiny_node: Runn
         await pilot.press("space")
         frozen = app.session.view()
         polls = app.session.store.view().nodes[0].poll.polls
-        await until(pilot, app, "FROZEN", "(-1s)", absent="· live")
+        await until(pilot, app, "FROZEN", "(-1 s)", absent="· live")
         while app.session.store.view().nodes[0].poll.polls < polls + 2:
             await pilot.pause(0.1)
-        assert app.session.view() is frozen
+        assert app.session.view().nodes[0].poll is frozen.nodes[0].poll
+        await until(pilot, app, "FROZEN", absent="  0 s")
         await pilot.press("space")
         await until(pilot, app, "live", absent="FROZEN")
         assert app.session.view().nodes[0].poll.polls >= polls + 2
 
 
-async def test_read_only_greys_out_and_refuses_drain(tiny_node: RunningNode) -> None:
+async def test_read_only_offers_no_drain_and_says_what_it_lacks(tiny_node: RunningNode) -> None:
     app = watching(tiny_node)
     async with app.run_test(size=(120, 35)) as pilot:
         await until(pilot, app, "● OK")
-        greyed = {b.binding.action for b in app.screen.active_bindings.values() if not b.enabled}
-        assert {"act('drain')", "act('resume')"} <= greyed
-        await pilot.press("D")
+        offered = {b.binding.action for b in app.screen.active_bindings.values()}
+        assert not {"act('drain')", "act('resume')"} & offered
+        for key in ("D", "U"):
+            await pilot.press(key)
+            await pilot.pause(0.1)
+        assert ["kvops tui --write" in words for words in notices(app)] == [True, True]
         app.action_act("drain")
         await pilot.pause()
         assert isinstance(app.screen, FleetScreen)
@@ -161,6 +165,10 @@ async def test_a_refused_token_is_its_own_state(tiny_node: RunningNode) -> None:
         assert "wrong" not in text
 
 
+def notices(app: Console) -> list[str]:
+    return [notice.message for notice in app._notifications]
+
+
 SIZES = [(120, 35), (80, 24), (60, 20), (200, 60), (40, 10), (20, 5)]
 
 
@@ -189,7 +197,7 @@ async def test_resizing_while_open(tiny_node: RunningNode) -> None:
     app = watching(tiny_node)
     async with app.run_test(size=(120, 35)) as pilot:
         await pilot.press("2")
-        await until(pilot, app, "weights", "TENANT", "KV blocks 128")
+        await until(pilot, app, "weights", "KV blocks 128")
         for size in ((80, 24), (60, 20), (120, 35)):
             await pilot.resize_terminal(*size)
             text = await until(pilot, app, "weights", "KV used", "TTFT", "OK")
@@ -247,10 +255,15 @@ async def test_filter_sort_rate_and_help() -> None:
         await pilot.press("slash", *"bet", "enter")
         await until(pilot, app, "1 of 2 match 'bet'")
         assert not any("alpha" in line and "DOWN" in line for line in shown(app).splitlines()[4:8])
+        await pilot.press("slash", *"zz", "enter")
+        await until(pilot, app, "no node matches", absent="no node yet")
         await pilot.press("escape")
         await until(pilot, app, "alpha", absent="match")
+        await pilot.press("ctrl+c")
+        await pilot.pause(0.1)
+        assert notices(app) == ["q quits"]
         await pilot.press("minus")
-        await until(pilot, app, "every 1s")
+        await until(pilot, app, "every 1 s")
         await pilot.press("plus", "plus")
         assert app.session.store.interval == RATES[0]
         await pilot.press("question_mark")
@@ -263,6 +276,72 @@ async def test_filter_sort_rate_and_help() -> None:
         await until(pilot, app, "alpha · why DOWN", "▌✕ DOWN   alpha")
 
 
+async def test_a_node_whose_control_plane_is_not_known_is_not_called_down() -> None:
+    url = "http://127.0.0.1:1"
+    app = console(Watch("127.0.0.1:1", lambda: resolve(url)))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, app, "○ UNSEEN", "not looked at", "--control-url", absent="DOWN")
+
+
+async def test_a_local_node_by_its_url_is_watched_in_full(
+    tiny_node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVOPS_HOME", str(tiny_node.home))
+    app = console(Watch("tiny", lambda: resolve(tiny_node.url)))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, app, "tiny", "● OK")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
+async def test_help_without_room_says_that_it_scrolls(size: tuple[int, int]) -> None:
+    app = console()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("question_mark")
+        await until(pilot, app, "Keys and signs", "j k scroll", absent="shared")
+        await pilot.press(*"j" * 20)
+        await until(pilot, app, "shared", "cached")
+
+
+async def test_a_small_node_screen_says_what_it_does_not_list(tiny_node: RunningNode) -> None:
+    app = watching(tiny_node)
+    async with app.run_test(size=(60, 15)) as pilot:
+        await until(pilot, app, "● OK")
+        await pilot.press("2")
+        await until(pilot, app, "weights", "TTFT", "running 0 /", "0 requests, not listed")
+
+
+@pytest.mark.parametrize("size", [(120, 35), (80, 24), (60, 15)])
+async def test_the_first_layout_is_for_the_size_at_hand(
+    tiny_node: RunningNode, size: tuple[int, int]
+) -> None:
+    app = watching(tiny_node)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, app, "● OK")
+        widths: list[int] = []
+        await pilot.press("2")
+        for _ in range(10):
+            widths.append(app.screen.query_one("#queue").outer_size.width)
+            await pilot.pause(0.02)
+        assert len(set(widths)) == 1, widths
+
+
+async def test_the_last_map_stays_when_the_node_is_lost(tiny_node: RunningNode) -> None:
+    switch = Switch(target_of(tiny_node))
+    app = console(Watch("tiny", switch))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.press("2")
+        await until(pilot, app, "● OK", "KV blocks 128", absent="not fetched yet")
+        await pilot.press("1")
+        polls = app.session.store.view().nodes[0].poll.polls
+        while app.session.store.view().nodes[0].poll.polls < polls + 2:
+            await pilot.pause(0.1)
+        switch.target = NOWHERE
+        await until(pilot, app, "STALE")
+        await pilot.press("2")
+        text = await until(pilot, app, "KV blocks 128", "STALE")
+        assert "fetched" not in text
+
+
 async def test_a_screenshot_goes_to_the_state_folder(tiny_node: RunningNode) -> None:
     app = watching(tiny_node)
     async with app.run_test(size=(120, 35)) as pilot:
@@ -271,7 +350,9 @@ async def test_a_screenshot_goes_to_the_state_folder(tiny_node: RunningNode) -> 
         await pilot.pause()
     pictures = list((paths.state_dir() / "screenshots").glob("*.svg"))
     assert len(pictures) == 1
-    assert "tiny" in pictures[0].read_text()
+    picture = pictures[0].read_text()
+    assert "tiny" in picture
+    assert picture.count("<text ") == picture.count('xml:space="preserve"') > 0
 
 
 async def test_local_nodes_are_found_when_they_appear(

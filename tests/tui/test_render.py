@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from rich.text import Text
@@ -38,6 +40,7 @@ from kvops.tui.text import (
     spread,
 )
 from kvops.tui.view import Event, FleetView
+from kvops.units import format_duration
 from tests.telemetry.samples import GIB, NOW, make_map, make_snapshot, percentiles, request_row
 from tests.tui.screen import node_view
 
@@ -50,22 +53,22 @@ def plain(lines: list[Text]) -> str:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, ""), (0.2, "0s"), (18, "18s"), (99.9, "99s"), (100, "1m"), (5999, "99m"), (6000, "1h"), (9e6, "104d"),
-     (1e12, "999d")],
+    [(None, ""), (0.2, "0 s"), (18, "18 s"), (59.9, "59 s"), (100, "1m 40s"), (5999, "1h 39m"), (8e6, "92d 14h")],
 )  # fmt: skip
-def test_ages_have_at_most_four_characters(seconds: float | None, text: str) -> None:
+def test_ages_are_durations_in_whole_seconds(seconds: float | None, text: str) -> None:
     assert age_text(seconds) == text
-    assert len(text) <= 4
+    assert len(text) <= 7
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "—"), (0.0, "0µs"), (0.00085, "850µs"), (0.0047, "4.7ms"), (0.31, "310ms"), (0.9996, "1.00s"),
-     (4.81, "4.81s"), (61.25, "61.2s"), (720, "12m")],
-)  # fmt: skip
-def test_latencies_have_at_most_six_characters(seconds: float | None, text: str) -> None:
-    assert latency_text(seconds, UNICODE) == text
-    assert len(text) <= 6
+    "seconds",
+    [0.0, 0.00085, 0.0047, 0.31, 0.9, 4.81, 41.1, 61.25, 720, 86399, 8e6],
+)
+def test_latencies_are_written_as_everywhere_and_fit_their_columns(seconds: float) -> None:
+    assert latency_text(seconds, UNICODE) == format_duration(seconds)
+    assert latency_text(None, UNICODE) == "—"
+    assert latency_text(seconds, ASCII).isascii()
+    assert len(latency_text(seconds, UNICODE)) <= 7
 
 
 @pytest.mark.parametrize("ratio", [-1.0, 0.0, 0.001, 0.3, 0.999, 1.0, 7.0])
@@ -110,8 +113,8 @@ def test_memory_accounts_add_up_and_fill_the_bar(glyphs: Glyphs) -> None:
     assert {line.cell_len for line in lines} == {56}
     text = plain(lines)
     assert "weights" in text
-    assert "60% of the pool" in text
-    shares = [int(line.plain.split("%")[0].split()[-1]) for line in lines[1:]]
+    assert "60 % of the pool" in text
+    shares = [float(line.plain.split("%")[0].split()[-1]) for line in lines[1:]]
     assert abs(sum(shares) - 100) <= 3
 
 
@@ -215,7 +218,7 @@ def test_the_queue_names_tenants_and_marks_one_over_quota() -> None:
         TenantUsage("[red]x", 1, 2, 900, 500),
         *(TenantUsage(f"t{n}", 0, 0, n, None) for n in range(9)),
     )
-    text = plain(queue.queue_lines(make_snapshot(tenants=Known(tenants, NOW)), 46, 10, UNICODE))
+    text = plain(queue.queue_lines(make_snapshot(tenants=Known(tenants, NOW)), 48, 10, UNICODE))
     assert "[red]x" in text
     assert "900 / 500" in text
     assert "▲" in text
@@ -234,11 +237,11 @@ def test_requests_are_ordered_with_ties_by_identity() -> None:
 
 def test_percentiles_from_too_few_samples_are_not_shown() -> None:
     lines = plain(latency.latency_lines(make_snapshot(samples=3), 60, UNICODE))
-    assert "310ms" not in lines
+    assert "310 ms" not in lines
     assert "—" in lines
     lines = plain(latency.latency_lines(make_snapshot(samples=42), 60, UNICODE))
-    assert "310ms" in lines
-    assert "1.55s" not in lines
+    assert "310 ms" in lines
+    assert "1.55 s" not in lines
 
 
 @pytest.mark.parametrize("width", [38, 40, 51, 52, 60])
@@ -313,7 +316,7 @@ def test_a_row_that_is_not_live_has_no_colour_but_its_status() -> None:
     columns = table.choose(fleet.fleet_columns(UNICODE), 118)
     row = fleet.fleet_row(columns, view)
     assert "✕ DOWN" in row.plain
-    assert "61s" in row.plain
+    assert "1m 01s" in row.plain
     assert {str(span.style) for span in row.spans if span.start >= columns[0].width} == {
         theme.STALE
     }
@@ -340,8 +343,8 @@ def test_totals_count_live_nodes_only() -> None:
     gone = node_view(name="b", error=NodeUnreachable("gone"), received_at=NOW - 60)
     text = plain(facts.total_lines(FleetView(NOW, (node_view(), gone)), 44, UNICODE))
     assert "12 / 3" in text
-    assert "1 ok · 1 down" in text
-    assert "930ms  gpu-1" in text
+    assert "1 down · 1 ok" in text
+    assert "930 ms  gpu-1" in text
 
 
 def test_why_names_the_error_and_its_remedy() -> None:
@@ -351,7 +354,7 @@ def test_why_names_the_error_and_its_remedy() -> None:
     text = plain(facts.why_lines(view, 80, 10, UNICODE))
     assert "UNKNOWN" in text
     assert "cannot reach [red]it" in text
-    assert "next: look at its log" in text
+    assert "next         look at its log" in text
 
 
 def test_events_are_one_line_each() -> None:
@@ -381,19 +384,19 @@ def test_the_header_always_says_rights_and_liveness(width: int) -> None:
     assert ("READ-ONLY" if width >= 80 else "RO") in live
     frozen = chrome.header_line(view, chrome.Mode(True, 1.0, 37.2), width, UNICODE).plain
     assert "WRITE" in frozen
-    assert "(-37s)" in frozen
+    assert "(-37 s)" in frozen
     assert "live" not in frozen
     assert len(frozen) == width
 
 
 def test_the_headline_says_when_the_engine_trails() -> None:
     fresh = chrome.node_line(node_view(), 120, UNICODE).plain
-    assert "age 1s" in fresh
+    assert "age 1 s" in fresh
     assert "older" not in fresh
     snapshot = make_snapshot()
     assert isinstance(snapshot.kv, Known)
     old = msgspec.structs.replace(snapshot, kv=Known(snapshot.kv.value, NOW - 12))
-    assert "engine figures 12s older" in chrome.node_line(node_view(old), 120, UNICODE).plain
+    assert "engine figures 12 s older" in chrome.node_line(node_view(old), 120, UNICODE).plain
 
 
 # Report
@@ -409,8 +412,8 @@ def test_the_report_holds_the_whole_state(glyphs: Glyphs) -> None:
         "KV pool",
         "running",
         "acme",
-        "p95 930ms",
-        "p99 needs 100",
+        "p95 930 ms",
+        "p99 needs 100 samples",
         "queue_full",
     ):
         assert word in text
@@ -420,9 +423,110 @@ def test_the_report_holds_the_whole_state(glyphs: Glyphs) -> None:
 
 
 def test_percentile_words_claim_nothing_from_too_few_samples() -> None:
-    assert (
-        percentile_words(Percentiles(3, None, None, None, 0.2), UNICODE) == "not enough samples (3)"
+    few = percentile_words(Percentiles(3, None, None, None, 0.2), UNICODE)
+    assert few == "p50 needs 5 samples  p95 needs 20 samples  p99 needs 100 samples  (3 samples)"
+    some = percentile_words(percentiles(NEEDED["p95"], 0.1), UNICODE)
+    assert some.startswith("p50 100 ms   p95 300 ms   p99 needs 100 samples")
+
+
+def test_the_report_leaves_nothing_out_and_cuts_nothing() -> None:
+    from kvops.telemetry.snapshot import TenantUsage
+
+    outcomes = {f"outcome_with_a_long_name_{n}": n + 1 for n in range(12)}
+    tenants = tuple(TenantUsage(f"tenant-{n}", 0, 0, n, None) for n in range(30))
+    snapshot = make_snapshot(tenants=Known(tenants, NOW))
+    assert isinstance(snapshot.traffic, Known)
+    traffic = msgspec.structs.replace(
+        snapshot.traffic.value,
+        requests_by_outcome=outcomes,
+        rejections_by_reason={"context_length_exceeded": 3},
     )
-    assert percentile_words(percentiles(NEEDED["p95"], 0.1), UNICODE).startswith(
-        "p50 100ms  p95 300ms  p99 needs"
+    snapshot = msgspec.structs.replace(snapshot, traffic=Known(traffic, NOW))
+    for width in (60, 100):
+        text = plain(report_lines(snapshot, width))
+        assert "…" not in text
+        assert "context_length_exceeded 3" in text
+        assert all(f"{name} {count}" in text for name, count in outcomes.items())
+        assert all(tenant.tenant in text for tenant in tenants)
+
+
+def test_a_table_without_rows_has_no_heading() -> None:
+    snapshot = make_snapshot(tenants=Known((), NOW))
+    assert "TENANT" not in plain(report_lines(snapshot, 100))
+    assert "TENANT" not in plain(queue.queue_lines(snapshot, 46, 10, UNICODE))
+
+
+def test_the_window_is_no_longer_than_the_node_is_up() -> None:
+    young = make_snapshot(uptime_seconds=Known(14.3, NOW))
+    assert latency.latency_title(young, UNICODE) == "Latency · last 14 s"
+    assert "last 14 s\n" in plain(report_lines(young, 100))
+    assert latency.latency_title(make_snapshot(), UNICODE) == "Latency · last 5m 00s"
+
+
+def test_progress_says_how_long_ago_the_last_step_was() -> None:
+    assert "last step 20 ms ago" in plain(queue.queue_lines(make_snapshot(), 46, 10, UNICODE))
+
+
+@BOTH
+def test_percentages_and_counts_have_one_form(glyphs: Glyphs) -> None:
+    columns = table.choose(fleet.fleet_columns(glyphs), 158)
+    shown = [
+        *report_lines(make_snapshot(), 100, not glyphs.ascii),
+        *memory.memory_lines(make_snapshot(), 60, glyphs),
+        fleet.fleet_row(columns, node_view()),
+        kv.kv_words(make_snapshot(), History(), NOW, 60, glyphs),
+        chrome.node_line(node_view(), 120, glyphs),
+    ]
+    text = plain(shown)
+    assert not re.search(r"\d%|\d,\d{3}\b|[A-Za-z( ]\d{4,} ", text)
+    assert not re.search(r"\d(ms|µs|us)\b", text)
+
+
+# What has no room
+
+
+@pytest.mark.parametrize("width", [38, 42, 56, 100])
+def test_reasons_and_events_are_wrapped_not_cut(width: int) -> None:
+    error = NodeUnreachable(
+        "cannot reach http://127.0.0.1:8001: Connection refused",
+        hint="kvops node status lists what runs here",
     )
+    view = node_view(error=error, received_at=None, snapshot=None)
+    lines = facts.why_lines(view, width, 12, UNICODE)
+    events = facts.event_lines([Event(NOW, "CRIT", "gpu-1", error.message)], width, 12, UNICODE)
+    assert {line.cell_len for line in (*lines, *events)} == {width}
+    for text, sentence in ((plain(lines), error.message), (plain(lines), error.hint)):
+        assert all(word in text.split() for word in sentence.split())
+    assert all(word in plain(events).split() for word in error.message.split())
+    assert "…" not in plain([*lines, *events])
+
+
+def test_an_event_without_room_says_that_it_goes_on() -> None:
+    event = Event(NOW, "CRIT", "gpu-1", "lost: " + "word " * 30)
+    lines = facts.event_lines([event, event], 42, 3, UNICODE)
+    assert len(lines) == 3
+    assert lines[-1].plain.rstrip().endswith("…")
+
+
+def test_reasons_without_room_are_counted() -> None:
+    view = node_view(error=NodeUnreachable("gone " * 40), received_at=None, snapshot=None)
+    lines = facts.why_lines(view, 42, 4, UNICODE)
+    assert len(lines) == 4
+    assert re.fullmatch(r"\+ \d+ more lines *", lines[-1].plain)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_headline_shows_whole_parts_only(width: int) -> None:
+    words = chrome.node_line(node_view(), width, UNICODE).plain
+    assert "…" not in words
+    assert ("cfg f00dfeed" in words) is (width == 120)
+    assert "cfg" not in words.replace("cfg f00dfeed", "")
+
+
+@pytest.mark.parametrize("height", range(1, 9))
+def test_every_account_is_named_where_its_row_has_no_room(height: int) -> None:
+    lines = memory.memory_lines(make_snapshot(), 58, UNICODE, height)
+    assert len(lines) <= height
+    if height >= 3:
+        for account in ("weights", "KV used", "KV cached", "KV idle", "other", "free"):
+            assert account in plain(lines)

@@ -108,7 +108,7 @@ def test_a_day_in_the_life(
     node: RunningNode, terminal: Terminal, tiny_model: Path, tmp_path: Path
 ) -> None:
     console = terminal.start()
-    terminal.see("tiny", "● OK", "KV USED", "0%", "READ-ONLY", "live")
+    terminal.see("tiny", "● OK", "KV USED", "0 %", "READ-ONLY", "live")
 
     terminal.keys("Enter")
     terminal.see("weights", "KV blocks 64", "no request in flight", "TTFT")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from kvops.telemetry.targets import Target
 
 
+REPORT_WIDTH = 100
+
+
 def snapshot(
     node: str = typer.Option(None, "--node", help="Node name or URL; default: the only node here."),
     as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
@@ -40,7 +43,8 @@ def snapshot(
     from kvops.tui.render.report import report_lines
 
     console = Console(highlight=False, markup=False)
-    for line in report_lines(taken, min(console.width, 100), console.encoding.startswith("utf")):
+    width = min(console.width, REPORT_WIDTH) if console.is_terminal else REPORT_WIDTH
+    for line in report_lines(taken, width, console.encoding.startswith("utf")):
         console.print(line, soft_wrap=True)
 
 

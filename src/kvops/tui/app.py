@@ -6,7 +6,9 @@ Losing a node never ends the console, opens a dialog or moves the focus.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from rich.text import Text
@@ -74,6 +76,8 @@ class Console(App[None]):
         Binding("r", "retry", "retry", show=False, id="retry"),
         Binding("D", "act('drain')", "drain", id="drain"),
         Binding("U", "act('resume')", "resume", id="resume"),
+        Binding("D", "refuse('drain')", show=False, id="drain-refused"),
+        Binding("U", "refuse('resume')", show=False, id="resume-refused"),
         Binding("S", "picture", "shot", show=False, id="screenshot"),
         Binding("question_mark", "help", "help", key_display="?", id="help"),
         Binding("ctrl+z", "suspend_process", "suspend", show=False, id="suspend"),
@@ -124,10 +128,19 @@ class Console(App[None]):
         yield SystemCommand("Quit", "Leave the console", self.action_quit)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Read-only is enforced here, whatever the action came from: None greys the key out."""
-        if action == "act" and not self.session.write:
-            return None
-        return True
+        """Read-only is enforced here, whatever the action came from; the key then says what it lacks."""
+        if action == "act":
+            return self.session.write
+        return not self.session.write if action == "refuse" else True
+
+    def action_refuse(self, action: Action) -> None:
+        self.notify(
+            f"{action} needs the right to: kvops tui --write", title="read-only", markup=False
+        )
+
+    def action_help_quit(self) -> None:
+        """Ctrl-C, which copies here."""
+        self.notify("q quits", title="Ctrl-C does not quit", markup=False)
 
     def action_freeze(self) -> None:
         self.session.toggle_freeze()
@@ -148,8 +161,14 @@ class Console(App[None]):
 
     def action_picture(self) -> None:
         folder = paths.make_private(paths.state_dir() / "screenshots")
-        saved = self.save_screenshot(path=str(folder))
-        self.notify(clean(saved, 500), title="Screenshot saved", markup=False)
+        name = f"kvops-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.svg"
+        self._save_picture(folder / name)
+        self.notify(clean(str(folder / name), 500), title="Screenshot saved", markup=False)
+
+    def _save_picture(self, file: Path) -> None:
+        """Without the attribute, some viewers drop the spaces at the start of a text."""
+        picture = self.export_screenshot().replace("<text ", '<text xml:space="preserve" ')
+        paths.write_atomic(file, picture.encode())
 
     def action_act(self, action: Action) -> None:
         node = self.session.selected(self.session.view())

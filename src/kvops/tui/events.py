@@ -19,7 +19,8 @@ def events_between(before: PollState, after: PollState, now: float) -> Iterator[
 def _changes(before: PollState, after: PollState, now: float) -> Iterator[tuple[Level, str]]:
     if after.error is not None:
         if before.error is None or type(before.error) is not type(after.error):
-            yield ("WARN" if after.snapshot is None else "CRIT"), f"lost: {after.error.message}"
+            word = "not reached" if after.snapshot is None else "lost"
+            yield ("WARN" if after.snapshot is None else "CRIT"), f"{word}: {after.error.message}"
         return
     if before.error is not None and before.received_at is not None:
         yield "INFO", f"back after {format_duration(now - before.received_at)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvops.errors import NodeNotFound, NodeUnauthorized
+from kvops.errors import NodeNotFound, NodeUnauthorized, UsageError
 from kvops.telemetry.history import History
 from kvops.telemetry.poller import PollState
 from kvops.telemetry.snapshot import Known, NodeSnapshot
@@ -22,6 +22,7 @@ OLDEST_WARN = 10.0
 ERROR_WARN, ERROR_CRIT = 0.05, 0.2
 MEMORY_WARN = 0.03
 """Of the device's memory left free."""
+_TITLES = {"DENIED": "access denied", "UNSEEN": "not looked at"}
 _BUSY_STATES = {"loading": "LOAD", "restarting": "LOAD", "stopping": "LOAD", "draining": "DRAIN"}
 
 
@@ -41,6 +42,8 @@ def _reach(poll: PollState, interval: float, now: float) -> Status | None:
     age = None if poll.received_at is None else now - poll.received_at
     if isinstance(poll.error, NodeUnauthorized):
         return "DENIED"
+    if isinstance(poll.error, UsageError) and age is None:
+        return "UNSEEN"
     if poll.error is not None and (
         age is None or age > DOWN_AFTER or isinstance(poll.error, NodeNotFound)
     ):
@@ -71,7 +74,7 @@ def _connection_findings(poll: PollState, now: float, reach: Status | None) -> I
     )
     tries = f"{poll.failures} polls failed in a row; {retry}" if poll.failures > 1 else retry
     level = "CRIT" if reach in ("DOWN", "DENIED") else "WARN"
-    title = "access denied" if reach == "DENIED" else "no answer"
+    title = _TITLES.get(reach or "", "no answer")
     yield Finding("CRIT" if level == "CRIT" else "WARN", title, poll.error.message, poll.error.hint)
     yield Finding("INFO", "retrying", tries)
 

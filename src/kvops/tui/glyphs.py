@@ -38,7 +38,7 @@ UNICODE = Glyphs(
     ascii=False,
     status={
         "OK": "●", "WARN": "◆", "CRIT": "▲", "STALE": "?", "DOWN": "✕", "DRAIN": "‖", "LOAD": "◌", "DENIED": "⊘",
-        "WAIT": "…",
+        "UNSEEN": "○", "WAIT": "…",
     },
     none="—", gap="·", levels="▁▂▃▄▅▆▇█", bar_full="█", bar_parts="▏▎▍▌▋▊▉", bar_empty="░",
     memory="█▓▒░▚╱·", cells={"s": "█", "p": "▓", "m": "▒", "c": "░", "f": "·"},
@@ -47,7 +47,7 @@ UNICODE = Glyphs(
 
 ASCII = Glyphs(
     ascii=True,
-    status=dict.fromkeys(("OK", "WARN", "CRIT", "STALE", "DOWN", "DRAIN", "LOAD", "DENIED", "WAIT"), ""),
+    status=dict.fromkeys(("OK", "WARN", "CRIT", "STALE", "DOWN", "DRAIN", "LOAD", "DENIED", "UNSEEN", "WAIT"), ""),
     none="-", gap=" ", levels="_.,-=+*#", bar_full="#", bar_parts="", bar_empty=".",
     memory="W#=-ao.", cells={"s": "#", "p": "+", "m": "=", "c": "-", "f": "."},
     cursor=">", dot="-", dash="-", times="x", ge=">=", mark="!", axis="|", braille=False, up="^",

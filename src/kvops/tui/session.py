@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kvops.tui.glyphs import Glyphs
 from kvops.tui.render.chrome import Mode
@@ -28,7 +29,12 @@ class Session:
         self._selected: str | None = None
 
     def view(self) -> FleetView:
-        return self._frozen or self.store.view()
+        if self._frozen is None:
+            return self.store.view()
+        aged = self._clock() - self._frozen.now
+        return replace(
+            self._frozen, nodes=tuple(replace(node, frozen_for=aged) for node in self._frozen.nodes)
+        )
 
     @property
     def frozen(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
@@ -12,7 +13,7 @@ from kvops.telemetry.snapshot import Percentiles
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
 from kvops.tui.view import Status
-from kvops.units import format_count
+from kvops.units import format_count, format_duration, format_ratio, format_whole
 
 STATUS_STYLES: dict[Status, str] = {
     "OK": theme.GOOD,
@@ -20,11 +21,14 @@ STATUS_STYLES: dict[Status, str] = {
     "CRIT": theme.CRIT,
     "DOWN": theme.CRIT,
     "DENIED": theme.CRIT,
+    "UNSEEN": f"bold {theme.WARN}",
     "STALE": f"bold {theme.MUTED}",
     "DRAIN": theme.FOREGROUND,
     "LOAD": theme.FOREGROUND,
     "WAIT": theme.MUTED,
 }
+_PLAIN = Console(width=80)
+"""Rich wraps text with a console at hand; nothing is written to it."""
 NEEDED = {"p50": 5, "p95": 20, "p99": 100}
 
 
@@ -42,34 +46,27 @@ def status_text(status: Status, glyphs: Glyphs) -> Text:
     return Text(f"{glyphs.status[status]} {status}".strip(), STATUS_STYLES[status])
 
 
+def span_text(seconds: float) -> str:
+    """A span in whole seconds: `18 s`, then `3m 05s`, `2h 10m`, `4d 3h` as durations are written."""
+    return f"{int(seconds)} s" if seconds < 60 else format_duration(seconds)
+
+
 def age_text(seconds: float | None) -> str:
-    """At most four characters: `0s`, `18s`, `3m`, `2h`, `4d`; empty for None."""
-    if seconds is None:
-        return ""
-    for limit, unit, size in ((100, "s", 1), (6000, "m", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{int(seconds / size)}{unit}"
-    return f"{min(int(seconds / 86400), 999)}d"
+    """Up to a hundred days at most seven characters; empty for None."""
+    return "" if seconds is None else span_text(seconds)
 
 
 def latency_text(seconds: float | None, glyphs: Glyphs) -> str:
-    """At most six characters: `850µs`, `310ms`, `4.81s`, `61.3s`, `12m`."""
+    """As durations are written; up to a hundred days at most seven characters."""
     if seconds is None:
         return glyphs.none
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f}us" if glyphs.ascii else f"{seconds * 1e6:.0f}µs"
-    if seconds < 0.01:
-        return f"{seconds * 1e3:.1f}ms"
-    if seconds < 0.9995:
-        return f"{seconds * 1e3:.0f}ms"
-    if seconds < 10:
-        return f"{seconds:.2f}s"
-    return f"{seconds:.1f}s" if seconds < 600 else f"{seconds / 60:.0f}m"
+    text = format_duration(seconds)
+    return text.replace("µ", "u") if glyphs.ascii else text
 
 
 def percent_text(ratio: float | None, glyphs: Glyphs) -> str:
-    """At most four characters."""
-    return glyphs.none if ratio is None else f"{ratio * 100:.0f}%"
+    """At most five characters: `97 %`, `3.4 %`."""
+    return glyphs.none if ratio is None else format_ratio(ratio)
 
 
 def rate_text(per_second: float) -> str:
@@ -77,16 +74,11 @@ def rate_text(per_second: float) -> str:
 
 
 def count_text(value: int | None, glyphs: Glyphs) -> str:
-    return glyphs.none if value is None else str(value)
+    return glyphs.none if value is None else format_whole(value)
 
 
 def speed_text(value: float | None, glyphs: Glyphs) -> str:
     return glyphs.none if value is None else rate_text(value)
-
-
-def thousands(count: int) -> str:
-    """`16 384`."""
-    return f"{count:,}".replace(",", " ")
 
 
 def bar(ratio: float, width: int, glyphs: Glyphs, style: str) -> Text:
@@ -155,6 +147,31 @@ def in_a_row(parts: Iterable[tuple[str, str]], width: int, glyphs: Glyphs) -> Te
         if line.cell_len + part.cell_len <= width:
             line.append_text(part)
     return line
+
+
+def in_rows(parts: Iterable[tuple[str, str]], width: int, glyphs: Glyphs) -> list[Text]:
+    """As `in_a_row`, on as many lines as it takes: no part is left out or cut."""
+    lines: list[Text] = []
+    for label, value in parts:
+        part = Text.assemble((f"{label} " if label else "", theme.LABEL), (value, "bold"))
+        if lines and lines[-1].cell_len + 3 + part.cell_len <= width:
+            lines[-1].append(f" {glyphs.dot} ", theme.LABEL).append_text(part)
+        else:
+            lines.append(part)
+    return lines
+
+
+def wrapped(line: Text, width: int, indent: int) -> list[Text]:
+    """`line` on as many lines of `width` cells as it takes, those after the first indented."""
+    if line.cell_len <= width or width <= indent:
+        return [line]
+    first, *_ = line.wrap(_PLAIN, width)
+    rest = line[len(first.plain) :]
+    while rest.plain.startswith(" "):
+        rest = rest[1:]
+    first.rstrip()
+    more = list(rest.wrap(_PLAIN, width - indent)) if rest.plain else []
+    return [first, *(Text(" " * indent).append_text(part) for part in more)]
 
 
 def style_key(text: Text) -> tuple[object, ...]:

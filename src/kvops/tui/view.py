@@ -9,12 +9,13 @@ from kvops.telemetry.history import History
 from kvops.telemetry.poller import PollState
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 
-Status = Literal["DOWN", "CRIT", "DENIED", "STALE", "WARN", "LOAD", "DRAIN", "WAIT", "OK"]
-"""By urgency. WAIT: not polled yet. DENIED: the node refuses the token."""
+Status = Literal["DOWN", "CRIT", "DENIED", "UNSEEN", "STALE", "WARN", "LOAD", "DRAIN", "WAIT", "OK"]
+"""By urgency. WAIT: not polled yet. DENIED: the node refuses the token. UNSEEN: how to look is not known."""
 SEVERITY: tuple[Status, ...] = (
     "DOWN",
     "CRIT",
     "DENIED",
+    "UNSEEN",
     "STALE",
     "WARN",
     "LOAD",
@@ -49,6 +50,8 @@ class NodeView:
     now: float
     status: Status = "WAIT"
     findings: tuple[Finding, ...] = ()
+    frozen_for: float = 0.0
+    """Seconds since this picture was taken."""
 
     @property
     def name(self) -> str:
@@ -60,9 +63,9 @@ class NodeView:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last good snapshot came."""
+        """Seconds since the last good snapshot came, as of now: a frozen picture goes on ageing."""
         received_at = self.poll.received_at
-        return None if received_at is None else max(0.0, self.now - received_at)
+        return None if received_at is None else max(0.0, self.now + self.frozen_for - received_at)
 
     @property
     def engine_lag(self) -> float | None:
@@ -79,7 +82,7 @@ class NodeView:
     @property
     def fresh(self) -> bool:
         """Whether the values may be shown as live."""
-        return self.status not in ("STALE", "DOWN", "DENIED", "WAIT")
+        return self.status not in ("STALE", "DOWN", "DENIED", "UNSEEN", "WAIT")
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,14 @@ from kvops.tui.text import (
     percent_text,
     rate_text,
     speed_text,
+    wrapped,
 )
 from kvops.tui.view import SEVERITY, Event, FleetView, NodeView
+from kvops.units import format_whole
 
+LABEL_WIDTH = 15
+EVENT_INDENT = 9
+"""Under the event's level."""
 _LEVEL_STYLES = {"CRIT": theme.CRIT, "WARN": f"bold {theme.WARN}", "INFO": theme.LABEL}
 
 
@@ -48,14 +53,22 @@ def why_lines(node: NodeView, width: int, height: int, glyphs: Glyphs) -> list[T
     for finding in node.findings:
         lines.append(_finding(finding.level, finding.title, finding.detail))
         if finding.remedy:
-            lines.append(_fact("", Text.assemble(("next: ", theme.LABEL), clean(finding.remedy))))
+            lines.append(_fact("  next", Text(clean(finding.remedy))))
     if node.fresh:
-        lines += _facts(node, max(0, width - 15), glyphs)
+        lines += _facts(node, max(0, width - LABEL_WIDTH), glyphs)
+    indent = LABEL_WIDTH if width >= 4 * LABEL_WIDTH else 4
+    return _within(height, [part for line in lines for part in wrapped(line, width, indent)], width)
+
+
+def _within(height: int, lines: list[Text], width: int) -> list[Text]:
+    """At most `height` lines; where some have no place, the last one says how many."""
+    if len(lines) > height > 0:
+        lines = [*lines[: height - 1], Text(f"+ {len(lines) - height + 1} more lines", theme.MUTED)]
     return [fit(line, width) for line in lines[:height]]
 
 
 def _fact(label: str, value: Text) -> Text:
-    return Text.assemble((f"{label:<15}", theme.LABEL), value)
+    return Text.assemble((f"{label:<{LABEL_WIDTH}}", theme.LABEL), value)
 
 
 def _facts(node: NodeView, width: int, glyphs: Glyphs) -> list[Text]:
@@ -87,7 +100,7 @@ def total_lines(view: FleetView, width: int, glyphs: Glyphs) -> list[Text]:
     """Sums over live nodes only; percentiles are not summed, so the worst node is named."""
     live = [node for node in view.nodes if node.fresh]
     lines = [
-        ("nodes", status_counts(view, glyphs)),
+        ("nodes", status_counts(view, width - 13, glyphs)),
         (
             "run / wait",
             Text(f"{_total(live, running, glyphs)} / {_total(live, waiting, glyphs)}", "bold"),
@@ -102,14 +115,16 @@ def total_lines(view: FleetView, width: int, glyphs: Glyphs) -> list[Text]:
     ]
 
 
-def status_counts(view: FleetView, glyphs: Glyphs) -> Text:
+def status_counts(view: FleetView, width: int, glyphs: Glyphs) -> Text:
+    """Gravest first, as many as fit."""
     line = Text()
-    for status in reversed(SEVERITY):
+    for status in SEVERITY:
         count = sum(node.status == status for node in view.nodes)
-        if count:
-            line.append(f" {glyphs.dot} " if line.plain else "", theme.LABEL)
-            line.append(f"{count} {status.lower()}")
-    return line if line.plain else Text("none yet", theme.MUTED)
+        gap = f" {glyphs.dot} " if line.plain else ""
+        words = f"{count} {status.lower()}"
+        if count and line.cell_len + len(gap) + len(words) <= width:
+            line.append(gap, theme.LABEL).append(words)
+    return line if view.nodes else Text("none yet", theme.MUTED)
 
 
 def _total(
@@ -119,7 +134,7 @@ def _total(
     if not known:
         return glyphs.none
     total = sum(known)
-    return str(total) if isinstance(total, int) else rate_text(total)
+    return format_whole(total) if isinstance(total, int) else rate_text(total)
 
 
 def _range(
@@ -146,7 +161,8 @@ def _worst(
 
 
 def event_lines(events: Sequence[Event], width: int, height: int, glyphs: Glyphs) -> list[Text]:
-    lines = []
+    """Newest first, each on as many lines as it takes, as long as there is room."""
+    lines: list[Text] = []
     name_width = min(20, max((len(event.node) for event in events[:height]), default=0) + 1)
     for event in events[:height]:
         clock = time.strftime("%H:%M:%S", time.gmtime(event.at))
@@ -154,5 +170,12 @@ def event_lines(events: Sequence[Event], width: int, height: int, glyphs: Glyphs
             (f"{clock} ", theme.LABEL), (f"{event.level:<5}", _LEVEL_STYLES[event.level])
         )
         line.append_text(fit(Text(clean(event.node), "bold"), name_width)).append(f" {event.text}")
-        lines.append(fit(line, width))
-    return lines or [Text("nothing has happened since the console was opened", theme.MUTED)]
+        parts, room = wrapped(line, width, EVENT_INDENT), height - len(lines)
+        if room < 1:
+            break
+        lines += parts[:room]
+        if len(parts) > room:
+            lines[-1].append(" …")
+    return [fit(line, width) for line in lines] or [
+        Text("nothing has happened since the console was opened", theme.MUTED)
+    ]

@@ -82,20 +82,20 @@ def fleet_columns(glyphs: Glyphs) -> list[Column[NodeView]]:
         Column("W/KV", 9, plain(lambda n: precision(n.snapshot)), 13, "left", grow=3),
         Column(
             "MEMORY",
-            9,
+            11,
             lambda n: memory_summary(n.snapshot, glyphs) if n.snapshot else Text(glyphs.none),
             11,
         ),
         Column("KV 60s", 8, lambda n: _kv_trend(n, glyphs), 10, "left"),
-        Column("KV USED", 15, lambda n: _kv_bar(n, glyphs), 2, "left"),
+        Column("KV USED", 16, lambda n: _kv_bar(n, glyphs), 2, "left"),
         Column("RUN", 4, plain(lambda n: count_text(running(n), glyphs)), 5),
         Column("WAIT", 4, plain(lambda n: count_text(waiting(n), glyphs)), 3),
-        Column("TTFT95", 6, seconds(ttft_p95), 6),
-        Column("ITL95", 6, seconds(itl_p95), 7),
+        Column("TTFT95", 7, seconds(ttft_p95), 6),
+        Column("ITL95", 7, seconds(itl_p95), 7),
         Column("OUT/s", 5, plain(lambda n: speed_text(output_rate(n), glyphs)), 9),
-        Column("HIT", 4, plain(lambda n: percent_text(hit_ratio(n), glyphs)), 14),
+        Column("HIT", 5, plain(lambda n: percent_text(hit_ratio(n), glyphs)), 14),
         Column("PRE", 4, plain(lambda n: count_text(preemptions(n), glyphs)), 15),
-        Column("AGE", 4, lambda n: Text(age_text(n.age) or glyphs.none), 4),
+        Column("AGE", 7, lambda n: Text(age_text(n.age) or glyphs.none), 4),
     ]
 
 
@@ -118,7 +118,7 @@ def _kv_bar(node: NodeView, glyphs: Glyphs) -> Text:
     ratio = kv_usage(node)
     if ratio is None:
         return Text(glyphs.none)
-    return Text(f"{percent_text(ratio, glyphs):>4} ").append_text(
+    return Text(f"{percent_text(ratio, glyphs):>5} ").append_text(
         bar(ratio, 10, glyphs, usage_style(ratio, KV_WARN, KV_CRIT))
     )
 

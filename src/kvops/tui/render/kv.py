@@ -8,8 +8,8 @@ from kvops.telemetry.history import History
 from kvops.telemetry.snapshot import Known, KvMap, NodeSnapshot
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.text import age_text, in_a_row, thousands
-from kvops.units import format_ratio
+from kvops.tui.text import age_text, clean, in_a_row
+from kvops.units import format_ratio, format_whole
 
 AGE_SHOWN = 5.0
 """Seconds by which a map may trail the snapshot before it is said."""
@@ -26,7 +26,7 @@ CELL_WORDS = (("s", "shared"), ("p", "private"), ("m", "mixed"), ("c", "cached")
 def kv_title(snapshot: NodeSnapshot, kv_map: KvMap | None, glyphs: Glyphs) -> str:
     if not isinstance(snapshot.kv, Known):
         return "KV blocks"
-    title = f"KV blocks {thousands(snapshot.kv.value.total_blocks)}"
+    title = f"KV blocks {format_whole(snapshot.kv.value.total_blocks)}"
     if kv_map is not None and kv_map.blocks_per_cell > 1:
         title += f" {glyphs.dot} 1 cell = {kv_map.blocks_per_cell} blocks"
     if kv_map is not None and snapshot.taken_at - kv_map.at > AGE_SHOWN:
@@ -80,7 +80,7 @@ def kv_words(
 ) -> Text:
     """Used share, waste, preemptions and evictions of the last minute, as many as fit."""
     if not isinstance(snapshot.kv, Known):
-        return Text(f"not exposed: {snapshot.kv.reason}", theme.MUTED)
+        return Text(f"not exposed: {clean(snapshot.kv.reason)}", theme.MUTED)
     kv = snapshot.kv.value
     rises = (history.rise(name, end=now, seconds=60) for name in ("preemptions", "evictions"))
     preempted, evicted = (glyphs.none if rise is None else f"{rise:.0f}/min" for rise in rises)
@@ -95,11 +95,11 @@ def kv_words(
 
 def hit_words(snapshot: NodeSnapshot, glyphs: Glyphs) -> Text:
     if not isinstance(snapshot.prefix_cache, Known):
-        return Text(f"prefix cache not exposed: {snapshot.prefix_cache.reason}", theme.MUTED)
+        return Text(f"prefix cache not exposed: {clean(snapshot.prefix_cache.reason)}", theme.MUTED)
     cache = snapshot.prefix_cache.value
     if not cache.enabled:
         return Text("prefix cache off", theme.MUTED)
     ratio = cache.hit_ratio
     hits = glyphs.none if ratio is None else format_ratio(ratio)
     line = Text.assemble(("prefix hits ", theme.LABEL), (hits, "bold"))
-    return line.append(f" of {thousands(cache.query_tokens)} tokens", theme.LABEL)
+    return line.append(f" of {format_whole(cache.query_tokens)} tokens", theme.LABEL)

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from kvops.telemetry.snapshot import Known, NodeSnapshot, Percentiles
+from kvops.telemetry.snapshot import Known, LatencyWindow, NodeSnapshot, Percentiles, Traffic
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
 from kvops.tui.render.chart import chart_lines, chart_points
-from kvops.tui.text import dimmed, fit, in_a_row, latency_text, percentile_text, rate_text
+from kvops.tui.text import (
+    clean,
+    dimmed,
+    fit,
+    in_a_row,
+    latency_text,
+    percentile_text,
+    rate_text,
+    span_text,
+)
 from kvops.tui.view import NodeView
-from kvops.units import format_count, format_duration, format_ratio
+from kvops.units import format_ratio, format_whole
 
 
 @dataclass(frozen=True)
@@ -53,19 +62,28 @@ def axis_top(highest: float, floor: float) -> float:
 def axis_label(value: float, unit: str, glyphs: Glyphs) -> str:
     if unit == "s":
         return latency_text(value, glyphs) if value else "0"
-    return f"{value * 100:.0f}%" if unit == "ratio" else f"{value:g}"
+    return format_ratio(value) if unit == "ratio" else f"{value:g}"
 
 
 def latency_title(snapshot: NodeSnapshot, glyphs: Glyphs) -> str:
     if not isinstance(snapshot.latency, Known):
         return "Latency"
-    return f"Latency {glyphs.dot} last {format_duration(snapshot.latency.value.window_seconds)}"
+    return (
+        f"Latency {glyphs.dot} last {span_text(window_seconds(snapshot, snapshot.latency.value))}"
+    )
+
+
+def window_seconds(snapshot: NodeSnapshot, latency: LatencyWindow) -> float:
+    """The span that the percentiles are of: a node cannot look back further than it has been up."""
+    if isinstance(snapshot.uptime_seconds, Known):
+        return min(latency.window_seconds, snapshot.uptime_seconds.value)
+    return latency.window_seconds
 
 
 def latency_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
     """A heading and a row each for TTFT, inter-token, queue and whole request."""
     if not isinstance(snapshot.latency, Known):
-        return [Text(f"not exposed: {snapshot.latency.reason}", theme.MUTED)]
+        return [Text(f"not exposed: {clean(snapshot.latency.reason)}", theme.MUTED)]
     latency = snapshot.latency.value
     columns = ("p50", "p95", "p99", "max") if width >= 52 else ("p50", "p95", "p99")
     samples = "" if width < 40 else "    n" if width < 52 else " samples"
@@ -89,21 +107,25 @@ def _row(
     line = Text.assemble((f"{label:<11}", theme.LABEL))
     for which in columns:
         line.append_text(fit(percentile_text(values, which, glyphs), 7, "right")).append(" ")
-    return line.append(f"{format_count(values.samples):>{room}}", theme.LABEL) if room else line
+    return line.append(f"{format_whole(values.samples):>{room}}", theme.LABEL) if room else line
 
 
 def traffic_line(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> Text:
     if not isinstance(snapshot.traffic, Known):
-        return fit(Text(f"traffic not exposed: {snapshot.traffic.reason}", theme.MUTED), width)
-    traffic = snapshot.traffic.value
+        return fit(
+            Text(f"traffic not exposed: {clean(snapshot.traffic.reason)}", theme.MUTED), width
+        )
+    return in_a_row(traffic_parts(snapshot.traffic.value, glyphs), width, glyphs)
+
+
+def traffic_parts(traffic: Traffic, glyphs: Glyphs) -> list[tuple[str, str]]:
     errors = glyphs.none if traffic.error_ratio is None else format_ratio(traffic.error_ratio)
-    parts = (
+    return [
         ("out", f"{rate_text(traffic.generation_tokens_per_second)} tok/s"),
         ("in", f"{rate_text(traffic.prompt_tokens_per_second)} tok/s"),
         ("errors", errors),
         ("", f"{rate_text(traffic.requests_per_second)} req/s"),
-    )
-    return in_a_row(parts, width, glyphs)
+    ]
 
 
 def trend_lines(
@@ -130,7 +152,7 @@ def trend_lines(
 
 def _trend_heading(trend: Trend, seconds: int, known: bool, glyphs: Glyphs) -> Text:
     line = Text.assemble((trend.title, theme.LABEL))
-    line.append(f" {glyphs.dot} last {format_duration(seconds)}", theme.LABEL)
+    line.append(f" {glyphs.dot} last {span_text(seconds)}", theme.LABEL)
     return line if known else line.append(f" {glyphs.dot} no reading yet", theme.LABEL)
 
 

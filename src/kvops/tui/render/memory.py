@@ -9,8 +9,8 @@ from rich.text import Text
 from kvops.telemetry.snapshot import Known, KvUsage, MemoryLedger, NodeSnapshot
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.text import clean, fit, thousands
-from kvops.units import format_bytes
+from kvops.tui.text import clean, fit, in_rows
+from kvops.units import format_bytes, format_ratio, format_whole
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,17 @@ def memory_title(snapshot: NodeSnapshot, glyphs: Glyphs) -> str:
     return f"{kind} {format_bytes(memory.total)} {glyphs.dot} {clean(memory.device, 40)}"
 
 
-def memory_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
-    """A bar and seven rows."""
+def memory_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs, height: int = 8) -> list[Text]:
+    """A bar and seven rows; where the height does not suffice, the accounts in a row."""
     if not isinstance(snapshot.memory, Known):
-        return [Text(f"not exposed: {snapshot.memory.reason}", theme.MUTED)]
+        return [Text(f"not exposed: {clean(snapshot.memory.reason)}", theme.MUTED)]
     kv = snapshot.kv.value if isinstance(snapshot.kv, Known) else None
     total = snapshot.memory.value.total
     accounts = _accounts(snapshot.memory.value, kv, glyphs)
+    if height <= len(accounts):
+        sizes = [(account.label, format_bytes(account.bytes)) for account in accounts]
+        lines = [stacked_bar(accounts, width, total), *in_rows(sizes, width, glyphs)]
+        return lines[-height:] if height < len(lines) else lines
     return [
         stacked_bar(accounts, width, total),
         *(_row(account, total, width) for account in accounts),
@@ -48,11 +52,11 @@ def _accounts(memory: MemoryLedger, kv: KvUsage | None, glyphs: Glyphs) -> list[
     reserved = memory.kv_reserved
     kv_idle = max(0, reserved - memory.kv_used - memory.kv_cached)
     pool = (
-        f"pool: {thousands(kv.total_blocks)} {glyphs.times} {format_bytes(kv.bytes_per_block)}"
+        f"pool: {format_whole(kv.total_blocks)} {glyphs.times} {format_bytes(kv.bytes_per_block)}"
         if kv
         else ""
     )
-    share = f"{memory.kv_used / reserved * 100:.0f}% of the pool" if reserved else ""
+    share = f"{format_ratio(memory.kv_used / reserved)} of the pool" if reserved else ""
     return [
         Account("weights", memory.weights, theme.WEIGHTS, weights),
         Account("KV used", memory.kv_used, theme.KV_USED, used, share),
@@ -70,7 +74,7 @@ def _row(account: Account, total: int, width: int) -> Text:
     line = Text.assemble(
         (account.glyph, account.style),
         f" {account.label:<11} {format_bytes(account.bytes):>9}",
-        (f" {account.bytes / total * 100:4.0f}%" if total else "", "bold"),
+        (f" {format_ratio(account.bytes / total):>6}" if total else "", "bold"),
     )
     if account.note and line.cell_len + len(account.note) + 2 <= width:
         line.append(f"  {account.note}", theme.MUTED)
@@ -104,4 +108,4 @@ def memory_summary(snapshot: NodeSnapshot, glyphs: Glyphs) -> Text:
     memory = snapshot.memory.value
     gib = 2**30
     used = memory.total - memory.free
-    return Text(f"{used / gib:.{0 if used >= 100 * gib else 1}f}/{memory.total / gib:.0f}G")
+    return Text(f"{used / gib:.{0 if used >= 100 * gib else 1}f}/{memory.total / gib:.0f} GiB")

@@ -7,21 +7,54 @@ from rich.text import Text
 from kvops.telemetry.snapshot import Known, NodeSnapshot, QueueState, TenantUsage
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
-from kvops.tui.text import bar, clean, fit, in_a_row, latency_text, thousands, usage_style
+from kvops.tui.text import (
+    bar,
+    clean,
+    fit,
+    in_a_row,
+    in_rows,
+    latency_text,
+    usage_style,
+)
+from kvops.units import format_whole
 
 CLASSES = ("online", "normal", "batch")
 
 
 def queue_lines(snapshot: NodeSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Text]:
-    """At most `height` lines; tenants by what they hold. What does not fit goes: outcomes, progress, tenants."""
+    """At most `height` lines; tenants by what they hold. What does not fit goes: outcomes and progress first."""
     if not isinstance(snapshot.queue, Known):
-        return [Text(f"not exposed: {snapshot.queue.reason}", theme.MUTED)]
+        return [Text(f"not exposed: {clean(snapshot.queue.reason)}", theme.MUTED)]
     lines = _load_lines(snapshot.queue.value, width, glyphs)
-    lines += _work_lines(snapshot, width, glyphs)[: max(0, height - len(lines) - 2)]
+    kept = 2 if isinstance(snapshot.tenants, Known) and snapshot.tenants.value else 0
+    lines += _work_lines(snapshot, width, glyphs)[: max(0, height - len(lines) - kept)]
     room = height - len(lines) - 1
     if room > 0:
         lines += _tenant_lines(snapshot, width, room, glyphs)
     return [fit(line, width) for line in lines[:height]]
+
+
+def all_queue_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """The whole panel: nothing left out, every tenant, no line cut; `width` is where parts wrap."""
+    if not isinstance(snapshot.queue, Known):
+        return [Text(f"not exposed: {clean(snapshot.queue.reason)}", theme.MUTED)]
+    return [
+        *_load_lines(snapshot.queue.value, width, glyphs),
+        *_work_lines(snapshot, width, glyphs),
+        *_tenant_lines(snapshot, width, None, glyphs),
+    ]
+
+
+def summary_line(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> Text:
+    """The panel in one line, for where it has no room."""
+    if not isinstance(snapshot.queue, Known):
+        return Text(f"queue not exposed: {clean(snapshot.queue.reason)}", theme.MUTED)
+    queue = snapshot.queue.value
+    parts = [
+        ("running", f"{format_whole(queue.running)} / {format_whole(queue.max_running)}"),
+        ("waiting", f"{format_whole(queue.waiting)} / {format_whole(queue.max_waiting)}"),
+    ]
+    return in_a_row(parts, width, glyphs)
 
 
 def _work_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text]:
@@ -29,27 +62,24 @@ def _work_lines(snapshot: NodeSnapshot, width: int, glyphs: Glyphs) -> list[Text
     lines = []
     if isinstance(snapshot.progress, Known):
         progress = snapshot.progress.value
-        last = latency_text(progress.last_step_age_seconds, glyphs)
+        age = progress.last_step_age_seconds
+        ago = latency_text(age, glyphs) + ("" if age is None else " ago")
         parts = (
-            ("step", thousands(progress.steps)),
-            ("last", last),
-            ("restarts", str(progress.engine_restarts)),
+            ("steps", format_whole(progress.steps)),
+            ("last step", ago),
+            ("restarts", format_whole(progress.engine_restarts)),
         )
-        lines.append(in_a_row(parts, width, glyphs))
+        lines += in_rows(parts, width, glyphs)
     if isinstance(snapshot.traffic, Known):
         traffic = snapshot.traffic.value
         ended = (traffic.requests_by_outcome, traffic.rejections_by_reason)
-        counted = tuple(
-            (clean(name, 20), str(count))
+        counted = [
+            (clean(name, 60), format_whole(count))
             for counts in ended
             for name, count in counts.items()
             if count
-        )
-        lines.append(
-            in_a_row(counted, width, glyphs)
-            if counted
-            else Text("no request has ended yet", theme.MUTED)
-        )
+        ]
+        lines += in_rows(counted, width, glyphs) or [Text("no request has ended yet", theme.MUTED)]
     return lines
 
 
@@ -59,7 +89,7 @@ def _load_lines(queue: QueueState, width: int, glyphs: Glyphs) -> list[Text]:
     return [
         _gauge("running", queue.running, queue.max_running, width, glyphs, full_is_bad=False),
         _gauge("waiting", queue.waiting, queue.max_waiting, width, glyphs, full_is_bad=True),
-        in_a_row((oldest, *classes), width, glyphs),
+        *in_rows((oldest, *classes), width, glyphs),
     ]
 
 
@@ -79,9 +109,14 @@ def _gauge(
     return line.append_text(bar(ratio, max(4, min(24, width - line.cell_len)), glyphs, style))
 
 
-def _tenant_lines(snapshot: NodeSnapshot, width: int, room: int, glyphs: Glyphs) -> list[Text]:
+def _tenant_lines(
+    snapshot: NodeSnapshot, width: int, room: int | None, glyphs: Glyphs
+) -> list[Text]:
+    """At most `room` tenants, with their number where some have no place; None: all."""
     if not isinstance(snapshot.tenants, Known):
-        return [Text(f"tenants not exposed: {snapshot.tenants.reason}", theme.MUTED)]
+        return [Text(f"tenants not exposed: {clean(snapshot.tenants.reason)}", theme.MUTED)]
+    if not snapshot.tenants.value:
+        return []
     tenants = sorted(snapshot.tenants.value, key=lambda t: (-t.kv_blocks, -t.waiting, t.tenant))
     shown = tenants[:room]
     count = f" {len(shown)}/{len(tenants)}" if len(shown) < len(tenants) else ""
@@ -94,8 +129,10 @@ def _tenant_lines(snapshot: NodeSnapshot, width: int, room: int, glyphs: Glyphs)
 
 
 def _tenant_line(tenant: TenantUsage, name_width: int, glyphs: Glyphs) -> Text:
-    quota = glyphs.none if tenant.kv_quota_blocks is None else str(tenant.kv_quota_blocks)
+    quota = glyphs.none if tenant.kv_quota_blocks is None else format_whole(tenant.kv_quota_blocks)
     over = tenant.kv_quota_blocks is not None and tenant.kv_blocks > tenant.kv_quota_blocks
     line = fit(Text(clean(tenant.tenant)), name_width)
-    line.append(f" {tenant.running:>4} {tenant.waiting:>4} {tenant.kv_blocks:>7} / {quota:<6}")
+    line.append(
+        f" {tenant.running:>4} {tenant.waiting:>4} {format_whole(tenant.kv_blocks):>7} / {quota:<6}"
+    )
     return line.append(glyphs.mark if over else " ", theme.CRIT)

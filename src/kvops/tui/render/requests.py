@@ -10,7 +10,8 @@ from kvops.telemetry.snapshot import RequestRow
 from kvops.tui import theme
 from kvops.tui.glyphs import Glyphs
 from kvops.tui.render.table import Column
-from kvops.tui.text import age_text, clean, latency_text, percent_text, thousands
+from kvops.tui.text import age_text, clean, latency_text, percent_text
+from kvops.units import format_whole
 
 SORTS = ("KV blocks", "age", "wait")
 _STATE_STYLES = {
@@ -36,14 +37,19 @@ def request_columns(glyphs: Glyphs) -> list[Column[RequestRow]]:
         Column("TENANT", 10, lambda r: Text(clean(r.tenant)), 5, "left", grow=6),
         Column("CLASS", 7, lambda r: Text(clean(r.priority)), 9, "left"),
         Column("STATE", 9, lambda r: Text(r.state, _STATE_STYLES[r.state]), 1, "left"),
-        Column("PROMPT", 7, lambda r: Text(thousands(r.prompt_tokens)), 4),
-        Column("GEN / MAX", 11, lambda r: Text(f"{r.generated_tokens} / {r.max_tokens}"), 3),
-        Column("KV BLK", 6, lambda r: Text(str(r.kv_blocks)), 2),
+        Column("PROMPT", 7, lambda r: Text(format_whole(r.prompt_tokens)), 4),
+        Column(
+            "GEN / MAX",
+            13,
+            lambda r: Text(f"{format_whole(r.generated_tokens)} / {format_whole(r.max_tokens)}"),
+            3,
+        ),
+        Column("KV BLK", 6, lambda r: Text(format_whole(r.kv_blocks)), 2),
         Column("CACHED", 6, lambda r: Text(_cached(r, glyphs)), 8),
-        Column("WAIT", 6, lambda r: Text(latency_text(r.wait_seconds, glyphs)), 7),
-        Column("TTFT", 6, lambda r: Text(latency_text(r.ttft_seconds, glyphs)), 6),
+        Column("WAIT", 7, lambda r: Text(latency_text(r.wait_seconds, glyphs)), 7),
+        Column("TTFT", 7, lambda r: Text(latency_text(r.ttft_seconds, glyphs)), 6),
         Column("PRE", 3, lambda r: Text(str(r.preemptions)), 10),
-        Column("AGE", 4, lambda r: Text(age_text(r.age_seconds)), 1),
+        Column("AGE", 7, lambda r: Text(age_text(r.age_seconds)), 1),
     ]
 
 

@@ -47,6 +47,11 @@ class ViewScreen(Screen[None]):
     def draw(self, view: FleetView) -> None:
         """Bring the panels up to date with `view`."""
 
+    def on_mount(self) -> None:
+        """Lay out for this size at once: Textual would do so after a first paint for another."""
+        for size, thresholds in ((self.app.size.width, WIDTHS), (self.app.size.height, HEIGHTS)):
+            self.add_class([name for least, name in thresholds if size >= least][-1])
+
     def show(self, view: FleetView) -> None:
         if self.size.width == 0:
             return

@@ -18,6 +18,7 @@ from kvops.tui.view import FleetView, NodeView
 from kvops.tui.widgets.lines import Lines
 from kvops.tui.widgets.rows import Rows
 
+NO_NODE = "no node yet: kvops node start"
 TREND_SECONDS = 300
 RESORT_SECONDS = 5.0
 """Rows keep their places at least this long, so that nothing moves under the cursor."""
@@ -41,9 +42,7 @@ class FleetScreen(ViewScreen):
         self._columns = fleet.fleet_columns(session.glyphs)
 
     def panels(self) -> Iterable[Widget]:
-        yield Rows(
-            marker=self.session.glyphs.cursor, empty="no node yet: kvops node start", id="nodes"
-        )
+        yield Rows(marker=self.session.glyphs.cursor, empty=NO_NODE, id="nodes")
         yield Input(
             placeholder="name, model, engine or status; ! inverts", id="filter", compact=True
         )
@@ -55,6 +54,7 @@ class FleetScreen(ViewScreen):
             yield Lines(id="trends", classes="panel")
 
     def on_mount(self) -> None:
+        super().on_mount()
         self.query_one("#nodes").focus()
 
     def on_screen_resume(self) -> None:
@@ -76,9 +76,15 @@ class FleetScreen(ViewScreen):
         columns = table.choose(self._columns, rows.line_width)
         nodes = self._placed(fleet.matching(view.nodes, self._pattern), view.now)
         lines = [(node.name, fleet.fleet_row(columns, node)) for node in nodes]
-        rows.show(table.header(columns), lines, self._title(len(nodes), len(view.nodes)))
+        title = self._title(len(nodes), len(view.nodes))
+        rows.show(table.header(columns), lines, title, self._empty(len(view.nodes)))
         if rows.key is not None:
             self.session.select(rows.key)
+
+    def _empty(self, known: int) -> str:
+        if not known or not self._pattern:
+            return NO_NODE
+        return f"no node matches {clean(self._pattern, 30)!r}; escape shows all {known}"
 
     def _title(self, shown: int, known: int) -> str:
         dot = self.session.glyphs.dot

@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from kvops.tui import theme
@@ -38,6 +38,7 @@ STATUSES: tuple[tuple[Status, str], ...] = (
     ("STALE", "no new reading: values are old"),
     ("DOWN", "does not answer"),
     ("DENIED", "refuses the token"),
+    ("UNSEEN", "kvops was not told how to look at it"),
     ("DRAIN", "finishes its work, takes none"),
     ("LOAD", "loading, restarting or stopping"),
 )
@@ -45,7 +46,9 @@ STATUSES: tuple[tuple[Status, str], ...] = (
 
 class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "dismiss", "close", id="help-close")
+        Binding("escape,q,question_mark,enter", "dismiss", "close", id="help-close"),
+        Binding("j", "scroll(1)", "down", show=False, id="help-down"),
+        Binding("k", "scroll(-1)", "up", show=False, id="help-up"),
     ]
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -53,7 +56,7 @@ class HelpScreen(ModalScreen[None]):
         self._glyphs = glyphs
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="dialog"):
+        with VerticalScroll(id="dialog"):
             yield Lines(id="help")
 
     def on_mount(self) -> None:
@@ -62,6 +65,18 @@ class HelpScreen(ModalScreen[None]):
         text.styles.height = len(lines)
         text.show(lines)
         self.query_one("#dialog").border_title = Text("Keys and signs")
+        self.call_after_refresh(self._say_that_it_scrolls)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._say_that_it_scrolls)
+
+    def _say_that_it_scrolls(self) -> None:
+        dialog = self.query_one("#dialog")
+        more = "j k scroll: more below" if dialog.max_scroll_y > 0 else ""
+        dialog.border_subtitle = Text(more)
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one("#dialog").scroll_relative(y=lines, animate=False)
 
 
 def help_lines(glyphs: Glyphs) -> list[Text]:

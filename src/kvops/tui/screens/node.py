@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from kvops.telemetry.snapshot import Known, NodeSnapshot
+from kvops.telemetry.snapshot import Known, NodeSnapshot, NotExposed
 from kvops.tui import theme
 from kvops.tui.render import kv, latency, memory, queue, requests, table
 from kvops.tui.render.chrome import node_line
@@ -23,6 +23,8 @@ from kvops.tui.widgets.rows import Rows
 
 TREND_SECONDS = 300
 MAX_CELLS = 2000
+NARROW, LOW = 80, 18
+"""Below both there is no room for the requests: a line says how many there are."""
 
 
 class NodeScreen(ViewScreen):
@@ -50,9 +52,20 @@ class NodeScreen(ViewScreen):
             yield Lines(id="queue", classes="panel")
             yield Lines(id="latency", classes="panel")
         yield Rows(marker=self.session.glyphs.cursor, empty="no request in flight", id="requests")
+        yield Lines(id="rest", classes="chrome")
 
     def on_mount(self) -> None:
+        super().on_mount()
+        self._make_room()
         self.query_one("#requests").focus()
+
+    def on_resize(self) -> None:
+        self._make_room()
+        super().on_resize()
+
+    def _make_room(self) -> None:
+        size = self.app.size
+        self.set_class(size.width < NARROW and size.height < LOW, "-low")
 
     def on_screen_suspend(self) -> None:
         self.session.store.ask_for_map(None, 0)
@@ -74,6 +87,7 @@ class NodeScreen(ViewScreen):
         self._draw_queue(node, node.snapshot)
         self._draw_latency(node, node.snapshot)
         self._draw_requests(node, node.snapshot)
+        self._draw_rest(node, node.snapshot)
 
     def _show_nothing(self, reason: str) -> None:
         for panel, title in (
@@ -84,6 +98,7 @@ class NodeScreen(ViewScreen):
         ):
             self.query_one(f"#{panel}", Lines).show([Text(reason, theme.MUTED)], title)
         self.query_one("#requests", Rows).show(Text(), [], "Requests")
+        self.query_one("#rest", Lines).show([])
 
     def _ask_for_map(self, node: NodeView) -> None:
         """One cell for each character that the panel has for the map."""
@@ -95,10 +110,10 @@ class NodeScreen(ViewScreen):
         self.query_one(f"#{panel}", Lines).show(shown, title)
 
     def _draw_memory(self, node: NodeView, snapshot: NodeSnapshot) -> None:
-        glyphs, width = self.session.glyphs, self.query_one("#memory").size.width
+        glyphs, (width, height) = self.session.glyphs, self.query_one("#memory").size
         self._put(
             "memory",
-            memory.memory_lines(snapshot, width, glyphs),
+            memory.memory_lines(snapshot, width, glyphs, height),
             memory.memory_title(snapshot, glyphs),
             node,
         )
@@ -156,8 +171,20 @@ class NodeScreen(ViewScreen):
         lines = [(row.request_id, table.line(columns, row)) for row in ordered]
         if not node.fresh:
             lines = [(key, dimmed(line)) for key, line in lines]
-        title = f"Requests {len(ordered)} {dot} by {requests.SORTS[self._sort]}"
+        count = f"{rows.room} of {len(ordered)}" if len(ordered) > rows.room else str(len(ordered))
+        title = f"Requests {count} {dot} by {requests.SORTS[self._sort]}"
         rows.show(table.header(columns), lines, title)
+
+    def _draw_rest(self, node: NodeView, snapshot: NodeSnapshot) -> None:
+        """In one line what the panels would say that a narrow screen has no room for."""
+        rest = self.query_one("#rest", Lines)
+        line = Text(" ").append_text(
+            queue.summary_line(snapshot, rest.size.width - 2, self.session.glyphs)
+        )
+        if isinstance(snapshot.requests, Known) and not self.query_one("#requests").display:
+            count = len(snapshot.requests.value)
+            line.append(f" {self.session.glyphs.dot} {count} requests, not listed", theme.LABEL)
+        rest.show([line if node.fresh else dimmed(line)])
 
     def action_step(self, step: int) -> None:
         self.session.step_selection(step)
@@ -179,5 +206,8 @@ def map_rows_of(height: int) -> int:
 
 def _missing_map(node: NodeView) -> Text:
     reading = node.poll.kv_map
-    reason = "not fetched yet" if reading is None or isinstance(reading, Known) else reading.reason
+    if isinstance(reading, NotExposed):
+        reason = reading.reason
+    else:
+        reason = "not fetched yet" if node.fresh else "none was fetched while the node answered"
     return Text(f"block map: {clean(reason)}", theme.MUTED)

@@ -69,18 +69,32 @@ class Rows(Widget, can_focus=True):
         return self._key
 
     @property
+    def room(self) -> int:
+        """Rows that are seen at once."""
+        return max(0, self.size.height - 1)
+
+    @property
     def line_width(self) -> int:
         """Cells for a row; one is the cursor's, one is left free."""
         return max(0, self.size.width - 2)
 
     def show(
-        self, header: Text, rows: Sequence[tuple[str, Text]], title: str | None = None
+        self,
+        header: Text,
+        rows: Sequence[tuple[str, Text]],
+        title: str | None = None,
+        empty: str | None = None,
     ) -> None:
+        """`title` and `empty`, the words for no rows, stay as they were where they are None."""
         self._title = retitle(self, title, self._title)
         grown = len(rows) != len(self._rows)
-        if self._looks(header, rows) == self._looks(self._header, self._rows):
+        empty = self._empty if empty is None else empty
+        if (empty, self._looks(header, rows)) == (
+            self._empty,
+            self._looks(self._header, self._rows),
+        ):
             return
-        self._header, index = header, self._index
+        self._empty, self._header, index = empty, header, self._index
         self._rows = list(rows)
         self._keep_cursor(index)
         self.refresh(layout=grown and self.styles.height is not None and self.styles.height.is_auto)
@@ -100,7 +114,7 @@ class Rows(Widget, can_focus=True):
         self._scroll_to_cursor()
 
     def _scroll_to_cursor(self) -> None:
-        room = max(1, self.size.height - 1)
+        room = max(1, self.room)
         self._top = max(min(self._top, self._index), self._index - room + 1, 0)
         self._top = min(self._top, max(0, len(self._rows) - room))
 
