@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from kvops import __version__
+from kvops.node.logs import dropped
 from kvops.node.state import NodeView
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 
@@ -78,6 +79,7 @@ def _identity(snapshot: NodeSnapshot) -> Iterator[Metric]:
             "max_model_len": str(model.max_model_len),
         }
         yield InfoMetricFamily("kvops_model", "The model that is served.", value=labels)
+    yield _counter("log_dropped", "Log lines that could not be kept.", dropped())
     rows = [(state, float(state == snapshot.state)) for state in STATES]
     yield _gauges("node_state", "1 for the state the node is in.", "state", rows)
 

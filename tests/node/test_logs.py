@@ -1,0 +1,90 @@
+"""A line that cannot be kept is counted, never raised or printed; an event that floods is held back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from kvops.node import logs
+from tests.harness import RunningNode
+from tests.node.conftest import HTTP
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    for handler in root.handlers:
+        if isinstance(handler, logs.NodeLog):
+            handler.close()
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_lines_over_a_full_disk_are_counted_and_nothing_is_printed(tmp_path: Path) -> None:
+    """A bound on the file's size stands for the disk: the write fails half-way, in a process of its own."""
+    program = (
+        "import logging, resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "import structlog\n"
+        "from kvops.node import logs\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "logs.log_to(Path(sys.argv[1]))\n"
+        "log = structlog.get_logger('t')\n"
+        "log.info('before')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))\n"
+        "for at in range(10): log.info('full', at=at)\n"
+        "lost = logs.dropped()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "log.info('after')\n"
+        "print(lost, logs.dropped())\n"
+    )
+    file = tmp_path / "node.log"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(file)], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    lost, in_the_end = map(int, done.stdout.split())
+    assert lost == in_the_end
+    whole = [json.loads(line)["event"] for line in file.read_text().splitlines() if line[-1] == "}"]
+    assert whole[0] == "before"
+    assert whole[-1] == "after"
+    assert lost == 10 - whole.count("full") > 5
+
+
+def test_an_event_that_floods_is_held_back_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LINES_PER_WINDOW", 5)
+    file = tmp_path / "node.log"
+    logs.log_to(file)
+    log = structlog.get_logger("t")
+    for at in range(20):
+        log.info("flood", at=at)
+        logging.getLogger("library").error("accept failed for %s", at)
+    log.info("rare")
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
+    assert events.count("flood") == 5
+    assert len([event for event in events if event.startswith("accept failed")]) == 5
+    assert events[-1] == "rare"
+    assert logs.dropped() == 30
+    monkeypatch.setattr(logs, "WINDOW_SECONDS", 0.0)
+    log.info("flood")
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
+    assert events[-2:] == ["15 lines held back: flood", "flood"]
+
+
+def test_what_is_lost_is_a_metric(tiny_node: RunningNode) -> None:
+    page = HTTP.get(f"{tiny_node.url}/metrics").text
+    assert re.search(r"^kvops_log_dropped_total 0\.0$", page, re.MULTILINE)
