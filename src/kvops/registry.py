@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import psutil
@@ -11,6 +13,7 @@ import psutil
 from kvops import paths
 from kvops.errors import NodeNotFound, UsageError
 
+_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -30,7 +33,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
             process = psutil.Process(self.pid)
             created = process.create_time()
             zombie = process.status() == psutil.STATUS_ZOMBIE
-        except psutil.Error:
+        except (psutil.Error, ValueError, OverflowError):  # also a number that can be no pid
             return False
         return abs(created - self.pid_created) < 2 and not zombie
 
@@ -59,11 +62,41 @@ def write(record: NodeRecord) -> None:
 
 
 def read(name: str) -> NodeRecord | None:
+    """None for a node that does not run, and for what can be no record of one."""
     try:
         data = (node_dir(name) / "node.json").read_bytes()
-        return msgspec.json.decode(data, type=NodeRecord)
-    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        record = msgspec.json.decode(data, type=NodeRecord)
+        for url in (record.url, record.control_url):
+            check_url(url)
+    except (OSError, ValueError, RecursionError, UsageError):
         return None
+    return record
+
+
+def check_url(text: str) -> str:
+    """`text` without slashes at its end. Raises UsageError for what is no http(s) URL with a host."""
+    try:
+        parts = urlsplit(text)
+        valid = (
+            parts.scheme in ("http", "https")
+            and text.isprintable()
+            and not re.search(r"\s", text)
+            and _is_host(parts.hostname or "")
+            and parts.port != 0
+        )
+    except ValueError:  # a port out of range, a bracket left open
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"{text!r} is not an http(s) URL", hint="write it as http://HOST:PORT or https://HOST"
+        )
+    return text.rstrip("/")
+
+
+def _is_host(name: str) -> bool:
+    if ":" in name:
+        return bool(ip_address(name))
+    return len(name) <= 253 and _HOST.fullmatch(name) is not None
 
 
 def remove(name: str) -> None:

@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True):
         """None for anything that is not JSON."""
         try:
             return msgspec.json.decode(self.body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
 
 
@@ -114,7 +114,7 @@ class Client:
             exchange.t_send, start = time.time(), time.perf_counter()
             conversation = _Conversation(connection, self._timeouts, exchange, start)
             conversation.run(self._prefix + path, data, self._headers())
-        except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
+        except (OSError, http.client.HTTPException, RecursionError, ValueError) as error:
             classify(exchange, error)
         finally:
             exchange.e2e = time.perf_counter() - start
@@ -223,7 +223,7 @@ class _Conversation:
         )
         try:
             answer = msgspec.json.decode(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             answer = None
         if status >= 400:
             take_error(answer, exchange)

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import http.client
-from typing import Any
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from kvops.errors import NodeProtocolError, NodeUnauthorized, NodeUnreachable
 from kvops.load.client import Answer, Client, Timeouts
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Model(msgspec.Struct, frozen=True):
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    max_model_len: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    data: list[_Model]
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -35,26 +54,26 @@ def discover(url: str, api_key: str | None, timeouts: Timeouts | None = None) ->
             hint="name the file that holds one: --api-key-file FILE",
         )
     model = _first_model(answer, url)
-    limit = model.get("max_model_len")
-    return Endpoint(client, str(model["id"]), limit if isinstance(limit, int) else None)
+    return Endpoint(client, model.id, model.max_model_len)
 
 
-def _first_model(answer: Answer, url: str) -> dict[str, Any]:
-    body = answer.json()
+def _first_model(answer: Answer, url: str) -> _Model:
     if answer.status == 503:
-        reason = body.get("error", {}).get("message") if isinstance(body, dict) else None
+        refusal = _decoded(answer, _Refusal)
+        reason = refusal.error.message if refusal is not None else ""
         raise NodeUnreachable(
             f"{url} is not ready: {reason or 'HTTP 503'}", hint="kvops node status says when it is"
         )
-    models = body.get("data") if isinstance(body, dict) else None
-    if (
-        answer.status != 200
-        or not models
-        or not isinstance(models[0], dict)
-        or "id" not in models[0]
-    ):
+    listing = _decoded(answer, _Listing)
+    if answer.status != 200 or listing is None or not listing.data:
         raise NodeProtocolError(
             f"{url}/v1/models answered HTTP {answer.status} without a model", hint="is it ready?"
         )
-    found: dict[str, Any] = models[0]
-    return found
+    return listing.data[0]
+
+
+def _decoded(answer: Answer, kind: type[S]) -> S | None:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 
-import msgspec
-
 from kvops.load.client import Client
 from kvops.telemetry.snapshot import Known, NodeSnapshot, decode_snapshot
 
@@ -17,7 +15,7 @@ def snapshot(control_url: str | None, token: str | None) -> NodeSnapshot | None:
     try:
         answer = Client(control_url, api_key=token).fetch("GET", "/control/snapshot", timeout=5)
         return decode_snapshot(answer.body) if answer.status == 200 else None
-    except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError):
+    except (OSError, http.client.HTTPException, RecursionError, ValueError):
         return None
 
 

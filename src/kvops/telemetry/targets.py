@@ -14,6 +14,8 @@ from kvops.errors import NodeNotFound, UsageError
 
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+(/.*)?")
 
+_PLAIN = re.compile(r"[!-~]+")
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -48,7 +50,7 @@ def resolve(
             return Target(
                 name=urlsplit(url).netloc,
                 url=url,
-                control_url=control_url,
+                control_url=None if control_url is None else _checked_url(control_url),
                 token=token,
                 api_key=api_key,
             )
@@ -86,16 +88,7 @@ def _checked_url(text: str) -> str:
         raise UsageError(
             f"{text!r} is no URL: its scheme is missing", hint=f"add http://, as in http://{text}"
         )
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port out of range, a bracket left open
-        valid = False
-    if not valid:
-        raise UsageError(
-            f"{text!r} is not an http(s) URL", hint="write it as http://HOST:PORT or https://HOST"
-        )
-    return text.rstrip("/")
+    return registry.check_url(text)
 
 
 def _record_at(url: str) -> registry.NodeRecord | None:
@@ -136,11 +129,15 @@ def _secret(variable: str, file: Path | None) -> str | None:
         raise UsageError(f"both {variable} and {variable}_FILE are set", hint="unset one of them")
     if pointed:
         return _secret(variable, Path(pointed))
+    if value and not _PLAIN.fullmatch(value):
+        raise UsageError(f"{variable} holds more than one line of plain characters")
     return value or None
 
 
 def _read_secret(file: Path) -> str | None:
+    """None for what cannot be read, and for what can be no secret: a header carries one plain line."""
     try:
-        return file.read_text().removesuffix("\n") or None
-    except OSError:
+        secret = file.read_text().removesuffix("\n")
+    except (OSError, ValueError):
         return None
+    return secret if _PLAIN.fullmatch(secret) else None
