@@ -88,11 +88,21 @@ def test_a_path_is_a_model_too(tiny_model: Path) -> None:
     assert (model.name, model.path, model.manifest) == ("tiny-llama", tiny_model.resolve(), None)
 
 
-@pytest.mark.parametrize("name", ["nothing", "no/such/path", "../x", ""])
-def test_an_unknown_model_says_how_to_get_it(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nothing", "kvops model list"),
+        ("", "kvops model list"),
+        ("smollm", "did you mean smollm2-135m?"),
+        ("smollm2-135m", "kvops model pull smollm2-135m"),
+        ("no/such/path", "give the path"),
+        ("../x", "give the path"),
+    ],
+)
+def test_an_unknown_model_says_how_to_get_it(name: str, hint: str) -> None:
     with pytest.raises(ModelNotFound) as raised:
         store.resolve(name)
-    assert raised.value.hint.startswith("kvops model pull")
+    assert raised.value.hint.startswith(hint)
 
 
 def test_only_weights_and_text_enter_the_store(tmp_path: Path) -> None:
