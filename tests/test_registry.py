@@ -109,3 +109,10 @@ def test_an_address_without_its_scheme_is_told_so(text: str) -> None:
 def test_what_is_no_url_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="URL"):
         targets.check(text)
+
+
+def test_a_name_that_can_be_none_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="not valid"):
+        targets.resolve("../x")
+    with pytest.raises(NodeNotFound, match="nobody"):
+        targets.resolve("nobody")

@@ -106,6 +106,8 @@ def _place(url: str) -> tuple[str, str, int | None, str]:
 
 
 def _local_record(name: str | None) -> registry.NodeRecord:
+    if name is not None:
+        registry.node_dir(name)  # a name that can be none is a mistake, not a node that is absent
     record = registry.the_only_one() if name is None else registry.read(name)
     if record is None or not record.alive():
         raise NodeNotFound(
