@@ -36,7 +36,8 @@ def sample(table: torch.Tensor, *requests: Request) -> list[Sample]:
 
 
 def drawn(count: int = 400, **params: Any) -> Counter[int | None]:
-    requests = [request(seed, temperature=1.0, seed=seed, **params) for seed in range(count)]
+    params = {"temperature": 1.0} | params
+    requests = [request(seed, seed=seed, **params) for seed in range(count)]
     return Counter(one.token for one in sample(logits(count), *requests))
 
 
@@ -76,6 +77,29 @@ def test_filters_keep_exactly(params: dict[str, Any], kept: set[int]) -> None:
 def test_a_low_temperature_is_greedy_and_finite() -> None:
     assert set(_at(1e-30)) == {0}
     assert len(_at(1e6)) == 5
+
+
+@pytest.mark.parametrize("params", [{}, {"top_k": 3}, {"top_p": 0.9, "min_p": 0.1}])
+@pytest.mark.parametrize("temperature", [1e-320, 1e-46, 1e-38, 1e-6])
+def test_what_float32_cannot_hold_is_greedy(temperature: float, params: dict[str, Any]) -> None:
+    assert drawn(50, **params | {"temperature": temperature}).keys() == {0}
+
+
+@pytest.mark.parametrize("penalty", [1e-320, 1e-46, 1e-40, 1e-30])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_tiny_repetition_penalty_stays_finite(penalty: float, temperature: float) -> None:
+    table = torch.tensor([[9.0, -2.0, 1.0, 0.5, -1.0]])
+    (one,) = sample(table, request(repetition_penalty=penalty, temperature=temperature))
+    assert one.token == 0
+    assert torch.isfinite(table).all()
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2}])
+def test_a_row_that_its_rules_leave_empty_fails_alone(params: dict[str, Any]) -> None:
+    empty = request(min_tokens=5, stop_token_ids=(0, 1, 2, 4), **params)
+    spoilt, good = sample(logits(2), empty, request(**params, seed=1))
+    assert spoilt == Sample(None)
+    assert good.token is not None
 
 
 def _at(temperature: float) -> Counter[int | None]:

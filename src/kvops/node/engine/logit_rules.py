@@ -10,6 +10,9 @@ from torch import Tensor
 
 from kvops.node.engine.request import Request
 
+_LEAST_REPETITION_PENALTY = 1e-5
+"""float32 turns a logit over anything much smaller into infinity."""
+
 
 def apply_rules(row: Tensor, request: Request, eos: frozenset[int]) -> None:
     """Change one `[vocabulary]` row in place."""
@@ -27,7 +30,7 @@ def apply_rules(row: Tensor, request: Request, eos: frozenset[int]) -> None:
 def _penalise_repetition(row: Tensor, request: Request) -> None:
     """Tokens of prompt and output: positive logits divided, negative multiplied (CTRL, arXiv:1909.05858)."""
     ids = _ids(set(request.tokens), row)
-    penalty = request.params.repetition_penalty
+    penalty = max(request.params.repetition_penalty, _LEAST_REPETITION_PENALTY)
     logits = row[ids]
     row[ids] = torch.where(logits > 0, logits / penalty, logits * penalty)
 

@@ -1,7 +1,8 @@
 """From logits to the next token of each request.
 
 Noise is a function of (seed, tokens generated so far) alone, so a seeded request gets the same output alone,
-in any batch and after a preemption. A row with a NaN fails alone. Logprobs are of the raw distribution.
+in any batch and after a preemption. A row that is no distribution, before or after its rules, fails alone: never
+a token is made of it. Logprobs are of the raw distribution.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from kvops.node.wire import TokenLogprobs
 _FIRST_CANDIDATES = 256
 """Tokens ranked at first for top-k and top-p: sorting a whole vocabulary costs 20 times as much."""
 _LEAST_TOP_P = 1e-9
+_LEAST_TEMPERATURE = 1e-5
+"""Greedy below: float32 cannot tell such a quotient from infinity."""
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,27 @@ class Sampler:
 
     def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[Sample]:
         """One sample a row of `[R, vocabulary]` float32 logits, which this may overwrite."""
-        finite = torch.isfinite(logits.amax(dim=-1)).tolist()
+        finite = _has_numbers(logits)
         raw = _raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
             apply_rules(logits[row], request, self._eos)
+        usable = (finite & _has_numbers(logits)).tolist()
         tokens = _choose(logits, requests)
         return [
-            Sample(
-                tokens[row], _report(raw[row], tokens[row], request.params) if row in raw else None
-            )
-            if finite[row]
-            else Sample(None)
-            for row, request in enumerate(requests)
+            _sample(token if usable[row] else _NO_TOKEN, raw.get(row), requests[row].params)
+            for row, token in enumerate(tokens)
         ]
+
+
+def _sample(token: int, raw: Tensor | None, params: SamplingParams) -> Sample:
+    if token == _NO_TOKEN:
+        return Sample(None)
+    return Sample(token, None if raw is None else _report(raw, token, params))
+
+
+def _has_numbers(logits: Tensor) -> Tensor:
+    """[R]: no NaN, nothing infinitely likely, and something that is possible."""
+    return torch.isfinite(logits.amax(dim=-1))
 
 
 def _raw_logprobs(logits: Tensor, requests: Sequence[Request]) -> dict[int, Tensor]:
@@ -70,7 +82,7 @@ def _report(logprobs: Tensor, token: int, params: SamplingParams) -> TokenLogpro
 
 def _choose(logits: Tensor, requests: Sequence[Request]) -> list[int]:
     """Greedy rows by one argmax, the others in at most two draws."""
-    greedy = [row for row, request in enumerate(requests) if request.params.temperature == 0]
+    greedy = [row for row, request in enumerate(requests) if _is_greedy(request.params)]
     if len(greedy) == len(requests):
         return _ints(logits.argmax(dim=-1))
     ranked = [row for row, request in enumerate(requests) if _is_ranked(request.params)]
@@ -82,8 +94,12 @@ def _choose(logits: Tensor, requests: Sequence[Request]) -> list[int]:
     return [tokens[row] for row in range(len(requests))]
 
 
+def _is_greedy(params: SamplingParams) -> bool:
+    return params.temperature < _LEAST_TEMPERATURE
+
+
 def _is_ranked(params: SamplingParams) -> bool:
-    return params.temperature > 0 and (params.top_k > 0 or params.top_p < 1)
+    return not _is_greedy(params) and (params.top_k > 0 or params.top_p < 1)
 
 
 def _greedy(logits: Tensor, _: Sequence[Request]) -> list[int]:
@@ -101,7 +117,8 @@ def _draw_ranked(logits: Tensor, requests: Sequence[Request]) -> list[int]:
     ranked, ids = _rank(_probabilities(logits, requests), requests)
     kept = _apply_top_p(_apply_top_k(ranked, requests), requests)
     chosen = _invert(_apply_min_p(kept, requests), requests)
-    return _ints(ids.gather(1, chosen.unsqueeze(1)).squeeze(1))
+    tokens = ids.gather(1, chosen.clamp(min=0).unsqueeze(1)).squeeze(1)
+    return _ints(tokens.where(chosen != _NO_TOKEN, _NO_TOKEN))
 
 
 def _apply_top_k(ranked: Tensor, requests: Sequence[Request]) -> Tensor:
@@ -148,13 +165,15 @@ def _apply_min_p(probabilities: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def _invert(weights: Tensor, requests: Sequence[Request]) -> Tensor:
-    """[R] columns: where each row's running sum of weights passes its noise."""
+    """[R] columns: where each row's running sum of weights passes its noise; _NO_TOKEN for a row without weight."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     noise = torch.tensor(
         [[_noise(request)] for request in requests], dtype=torch.float64, device=weights.device
     )
-    index = torch.searchsorted(cumulative, noise * cumulative[:, -1:], right=True)
-    return index.squeeze(1).clamp(max=weights.shape[1] - 1)
+    total = cumulative[:, -1]
+    index = torch.searchsorted(cumulative, noise * total.unsqueeze(1), right=True).squeeze(1)
+    chosen = index.clamp(max=weights.shape[1] - 1)
+    return chosen.where(torch.isfinite(total) & (total > 0), _NO_TOKEN)
 
 
 def _noise(request: Request) -> float:
