@@ -99,3 +99,29 @@ def test_salts_differ_by_tenant_and_by_node(tmp_path: Path) -> None:
 def test_bearer() -> None:
     assert bearer("bearer  abc ") == "abc"
     assert bearer("Bearer") is None
+
+
+@pytest.mark.parametrize(
+    "kept", [b"", b"\n", b"short", b"\xff" * 60, b"a secret with blanks in it " * 3]
+)
+@pytest.mark.parametrize("kind", [AdminToken, TenantSalts])
+def test_a_secret_that_is_cut_or_weak_is_refused(
+    tmp_path: Path, kept: bytes, kind: type[AdminToken | TenantSalts]
+) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(kept)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="43 or more") as caught:
+        kind(file)
+    assert str(file) in caught.value.hint
+
+
+def test_a_folder_in_place_of_a_secret_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the secret"):
+        AdminToken(tmp_path)
+
+
+def test_the_hash_of_no_key_is_refused(tmp_path: Path) -> None:
+    empty = row("a") | {"sha256": hashlib.sha256(b"").hexdigest()}
+    with pytest.raises(ConfigError, match="empty key"):
+        load_keys(write_keys(tmp_path / "keys.yaml", [empty]))

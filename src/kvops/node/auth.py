@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from kvops.errors import ConfigError, InvalidApiKey
 
 MAX_KEYS = 10_000
 DEFAULT_TENANT = "default"
+_SECRET_BYTES = 32
+_SECRET = re.compile(r"[!-~]{43,}")
+"""As long as the secrets made here, in characters that a header can carry."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,8 @@ def _read_row(row: Any, where: str) -> ApiKey:
         digest = b""
     if len(digest) != 32:
         raise ConfigError(f"{where}: sha256 is not 64 hex digits", hint="printf %s KEY | sha256sum")
+    if digest == _digest(""):
+        raise ConfigError(f"{where}: sha256 is that of an empty key", hint="was $KEY set?")
     return ApiKey(row["id"], row["tenant"], digest)
 
 
@@ -156,10 +162,19 @@ def _digest(secret: str) -> bytes:
 
 
 def _kept_secret(file: Path) -> str:
-    """The secret in `file`, made at the first call."""
-    if not file.exists():
-        paths.write_atomic(file, secrets.token_urlsafe(32).encode())
-    mode = stat.S_IMODE(file.stat().st_mode)
+    """The secret in `file`, made at the first call. Raises ConfigError for one that is open, cut or weak."""
+    try:
+        if not file.exists():
+            paths.write_atomic(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
+        mode = stat.S_IMODE(file.stat().st_mode)
+        text = file.read_bytes().decode("latin-1").strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read the secret {file}: {error.strerror}") from None
     if mode & 0o077:
         raise ConfigError(f"{file} is open to others (mode {mode:04o})", hint=f"chmod 600 {file}")
-    return file.read_text().strip()
+    if not _SECRET.fullmatch(text):
+        raise ConfigError(
+            f"{file} holds {len(text)} characters, not the 43 or more plain ones of a secret",
+            hint=f"rm {file}: the next start makes a new one",
+        )
+    return text
