@@ -18,6 +18,7 @@ KvopsError
 ├── LoadRunError            a load run could not be made                     exit 1
 └── RequestError            an HTTP request is answered with an error object (design §6)
     ├── InvalidRequest            400 invalid_request
+    ├── BadFraming                400 invalid_request, and the connection is closed
     ├── ContextLengthExceeded     400 context_length_exceeded
     ├── InvalidApiKey             401 invalid_api_key
     ├── Forbidden                 403 forbidden
@@ -35,6 +36,7 @@ KvopsError
     ├── Draining                  503 draining
     ├── EngineRestarted           503 engine_restarted
     ├── RequestTimeout            504 request_timeout
+    ├── TemplateTimeout           500 template_timeout
     └── InternalError             500 internal_error
 """
 
@@ -173,6 +175,10 @@ class InvalidRequest(RequestError):
     type = "invalid_request_error"
 
 
+class BadFraming(InvalidRequest):
+    """The length of the body is in doubt, so nothing that follows on its connection can be read."""
+
+
 class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
@@ -269,6 +275,13 @@ class EngineRestarted(RequestError):
 class RequestTimeout(RequestError):
     code = "request_timeout"
     status = 504
+
+
+class TemplateTimeout(RequestError):
+    """The model's own chat template, not the request, took too long."""
+
+    code = "template_timeout"
+    status = 500
 
 
 class InternalError(RequestError):

@@ -1,5 +1,8 @@
-"""From what a client sends to token ids, off the event loop. Strings of special tokens in a message are refused:
-a user must not be able to write the end of their own turn."""
+"""From what a client sends to token ids. Strings of special tokens in a message are refused: a user must not be able
+to write the end of their own turn.
+
+What a chat template costs, its author decides and not the length of the messages, so it never runs on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvops.errors import InvalidRequest, ModelError
 from kvops.models.chat import ChatTemplate, load_chat_template
 from kvops.models.tokenizer import Tokenizer, load_tokenizer
+from kvops.node.rendering import Renderer
 
 if TYPE_CHECKING:
     from kvops.node.api.schemas import Message
@@ -23,6 +27,7 @@ class PromptReader:
         self.tokenizer = tokenizer
         self._template = template
         self._special = sorted(tokenizer.special_tokens)
+        self._renderer = Renderer()
 
     @classmethod
     def load(cls, path: Path) -> PromptReader:
@@ -46,9 +51,9 @@ class PromptReader:
         return tokens
 
     async def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Raises InvalidRequest for a special token in a message, or messages that the template refuses."""
-        size = sum(len(message.text) for message in messages)
-        return await _off_loop(size, self._chat, messages)
+        """Raises InvalidRequest for a special token in a message, or messages that the template refuses;
+        what `Renderer.run` raises."""
+        return await self._renderer.run(lambda: self._chat(messages))
 
     def _chat(self, messages: Sequence[Message]) -> list[int]:
         for at, message in enumerate(messages):
