@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from kvops.config.load import load_config
 from kvops.config.schema import Runtime
@@ -16,14 +18,15 @@ from kvops.models.tokenizer import load_tokenizer
 from kvops.node.admission import Admission, Work
 from kvops.node.api import answers
 from kvops.node.api.app import create_data_app
-from kvops.node.api.replies import Replies
+from kvops.node.api.gate import Gate
+from kvops.node.api.replies import Replies, TokenEntry
 from kvops.node.api.shapes import CompletionShape
 from kvops.node.daemon import Daemon
 from kvops.node.generation import Event, Generation
 from kvops.node.meter import Meter
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Sink, Supervisor
-from kvops.node.wire import Start, StepDone, Submit, TokenDelta
+from kvops.node.wire import Start, StepDone, Submit, TokenDelta, TokenLogprobs
 
 
 class Bench:
@@ -136,6 +139,141 @@ async def test_a_generation_ends_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert bench.meter.outcomes["cancelled"] == 1
     assert generation.cached_tokens == 2
     assert bench.admission.idle.is_set()
+
+
+def answer_of(
+    generation: Generation, model: Path, stops: list[str]
+) -> tuple[answers.Answer, Replies]:
+    tokenizer = load_tokenizer(model)
+    shape = CompletionShape("cmpl-1", "m", tokenizer, logprobs=False, usage_field=False)
+    replies = Replies(generation, tokenizer, stops, 0)
+    return answers.Answer(generation, replies, shape, 0), replies
+
+
+def letters(model: Path, text: str) -> tuple[int, ...]:
+    tokenizer = load_tokenizer(model)
+    return tuple(tokenizer.encode(letter, special=False)[0] for letter in text)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_usage_and_outcome_are_those_of_the_answer(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """However far the engine came before the stop string was seen."""
+    bench = Bench(tmp_path, monkeypatch)
+    generation = bench.admit("r")
+    answer, _ = answer_of(generation, tiny_model, ["6"])
+    ids = letters(tiny_model, "ab6cd")
+    for part in [ids] if at_once else [ids[at : at + 1] for at in range(len(ids))]:
+        finish = "length" if part[-1] == ids[-1] else None
+        bench.sinks["r"].delta(TokenDelta(request_id="r", token_ids=part, finish=finish))
+    stream = answer._events(await answer._next_or_silence(), include_usage=True)
+    *_, counts, done = [part async for part in stream]
+    generation.close()
+    assert done == b"data: [DONE]\n\n"
+    assert json.loads(counts.removeprefix(b"data: "))["usage"]["completion_tokens"] == 3
+    assert (bench.meter.outcomes["stop"], bench.meter.outcomes["length"]) == (1, 0)
+    assert bench.meter.generation_tokens == 5
+
+
+async def test_a_stop_string_at_the_last_token_is_a_stop(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    generation = bench.admit("r")
+    answer, _ = answer_of(generation, tiny_model, ["6"])
+    ids = letters(tiny_model, "ab6")
+    bench.sinks["r"].delta(TokenDelta(request_id="r", token_ids=ids, finish="length"))
+    body = json.loads((await answer.whole(_patient())).body)
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["completion_tokens"] == 3
+    assert bench.meter.outcomes["stop"] == 1
+
+
+async def test_who_leaves_before_the_end_is_cancelled_though_the_engine_had_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    generation = bench.admit("r")
+    bench.sinks["r"].delta(TokenDelta(request_id="r", token_ids=(70,), finish="length"))
+    generation.close()
+    assert bench.meter.outcomes["cancelled"] == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_defect_while_answering_is_an_error_of_the_request(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    generation = bench.admit("r")
+    answer, replies = answer_of(generation, tiny_model, [])
+    replies.by_index.clear()
+    bench.sinks["r"].delta(TokenDelta(request_id="r", token_ids=(70,), finish="length"))
+    if streamed:
+        stream = answer._events(await answer._next_or_silence(), include_usage=False)
+        assert b"internal_error" in b"".join([part async for part in stream])
+        generation.close()
+    else:
+        with pytest.raises(IndexError):
+            await answer.whole(_patient())
+    assert bench.meter.outcomes["error"] == 1
+    assert bench.meter.traffic().error_ratio == 1
+
+
+def _patient() -> Request:
+    async def receive() -> dict[str, str]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    return Request({"type": "http", "headers": []}, receive)
+
+
+async def test_a_defect_before_admission_is_counted() -> None:
+    meter = Meter()
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ZeroDivisionError
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    gate = Gate(broken, lambda scope, headers: None, meter.rejected)
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/v1/models",
+        "headers": [],
+        "query_string": b"",
+    }
+    await gate(scope, _patient().receive, send)
+    assert sent[0]["status"] == 500
+    assert meter.rejections["internal_error"] == 1
+    assert meter.traffic().error_ratio == 1
+
+
+def test_alternatives_have_names_of_their_own(tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(tiny_model)
+    parts = [
+        token
+        for token in range(tokenizer.vocab_size)
+        if b"\x80" <= tokenizer.token_bytes(token) < b"\xc0"
+    ][:4]
+    letter = letters(tiny_model, "a")[0]
+    top = tuple((token, -1.0 - at) for at, token in enumerate(parts[:3]))
+    entries = [
+        TokenEntry(parts[1], 0, TokenLogprobs(-2.0, top)),
+        TokenEntry(letter, 0, TokenLogprobs(-9.0, top)),
+        TokenEntry(letter, 0, TokenLogprobs(-9.0, ())),
+    ]
+    shape = CompletionShape("cmpl-1", "m", tokenizer, logprobs=True, usage_field=False)
+    table = shape._table(entries)
+    for entry, name, values in zip(entries, table["tokens"], table["top_logprobs"], strict=True):
+        expected = dict(entry.logprobs.top) | {entry.token_id: entry.logprobs.logprob}
+        assert values[name] == entry.logprobs.logprob
+        assert list(values.values()) == list(expected.values())
+    assert table["tokens"][0] == f"bytes:\\x{tokenizer.token_bytes(parts[1]).hex()}"
+    assert table["tokens"][1] == "a"
 
 
 async def test_the_routes_have_a_schema(

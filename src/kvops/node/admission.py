@@ -1,15 +1,15 @@
 """The way in: ready → room in the queue → a deadline. What is admitted gets an answer or a named error.
 
-Waiting means: given to the engine and not yet started. The queue is bounded by what would wait beyond the
-batch slots that are free.
+Waiting means: given to the engine and not started yet, or preempted. The queue is bounded by what would wait beyond
+the batch slots that are free and that the block pool can fill.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -83,7 +83,7 @@ class Admission:
         """Raises what `check_open` raises, and QueueFull."""
         self.check_open()
         submits = work.submits()
-        self._check_room(len(submits))
+        self._check_room(submits)
         generation = Generation(
             work.request_id,
             self._supervisor,
@@ -100,13 +100,33 @@ class Admission:
         self.idle.clear()
         return generation
 
-    def _check_room(self, wanted: int) -> None:
-        free_slots = max(0, self._runtime.max_batch_size - self.running)
-        if self.waiting + wanted - free_slots > self._runtime.max_queue:
+    def _check_room(self, wanted: list[Submit]) -> None:
+        running, waiting = self.split()
+        behind = [choice.submit for choice in waiting] + wanted
+        if len(behind) - self._startable(len(running), behind) > self._runtime.max_queue:
             raise QueueFull(
-                f"{self.waiting} requests wait and {self.running} run; at most {self._runtime.max_queue} may wait.",
+                f"{len(waiting)} requests wait and {len(running)} run; at most {self._runtime.max_queue} may wait.",
                 hint="Try again later.",
             )
+
+    def _startable(self, running: int, behind: list[Submit]) -> int:
+        """How many of `behind` the next steps will take in: a free slot in the batch is none without the blocks."""
+        slots = max(0, self._runtime.max_batch_size - running)
+        stats = self._supervisor.stats
+        if stats is None:
+            return min(slots, len(behind))
+        if any(row.state == "preempted" for row in stats.requests):
+            return 0
+        seen = {row.request_id for row in stats.requests if row.state != "waiting"}
+        unseen = [
+            choice.submit
+            for choice in self.choices()
+            if not choice.unstarted and choice.request_id not in seen
+        ]
+        needs = [_blocks(submit, stats.kv.block_size) for submit in (*unseen, *behind)]
+        left = stats.kv.free_blocks + stats.kv.cached_blocks
+        fitting = sum(total <= left for total in accumulate(needs))
+        return min(slots, len(behind), max(0, fitting - len(unseen)))
 
     # What is in flight.
 
@@ -120,18 +140,18 @@ class Admission:
         """Requests whose answer is not complete."""
         return len(self._generations)
 
-    @property
-    def running(self) -> int:
-        return sum(choice.running for choice in self.choices())
-
-    @property
-    def waiting(self) -> int:
-        return sum(choice.waiting for choice in self.choices())
-
-    def waiting_by_class(self) -> dict[str, int]:
-        counts = Counter({"online": 0, "normal": 0, "batch": 0})
-        counts.update(choice.submit.priority for choice in self.choices() if choice.waiting)
-        return dict(counts)
+    def split(self) -> tuple[list[Choice], list[Choice]]:
+        """Those in flight that run, and those that wait; preempted is what the engine last said."""
+        stats = self._supervisor.stats
+        preempted = {
+            row.request_id for row in (stats.requests if stats else ()) if row.state == "preempted"
+        }
+        running: list[Choice] = []
+        waiting: list[Choice] = []
+        for choice in self.choices():
+            waits = choice.unstarted or choice.request_id in preempted
+            (waiting if waits else running).append(choice)
+        return running, waiting
 
     def cancel(self, request_id: str) -> bool:
         """Cancel by the id of a request or of one of its choices. False when none such is in flight."""
@@ -153,6 +173,11 @@ class Admission:
         self._generations.pop(generation.request_id, None)
         if not self._generations:
             self.idle.set()
+
+
+def _blocks(submit: Submit, block_size: int) -> int:
+    """Blocks it takes to start; a sibling shares its leader's, but for the last one."""
+    return 1 if submit.leader else -(-len(submit.prompt_token_ids) // block_size)
 
 
 def _seeded(params: SamplingParams, sibling: int) -> SamplingParams:

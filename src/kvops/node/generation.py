@@ -1,7 +1,8 @@
 """One admitted HTTP request on its way through the engine: its choices, their news, its deadlines, its one end.
 
 Whatever ends it (finished, client gone, deadline, engine death, operator), `close` runs once and leaves nothing
-of it in the engine.
+of it in the engine. How a request ended and how long its answer is, is what its client was told; what the engine
+computed is counted apart.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ class Choice:
         self.last_token_at: float | None = None
         self.first_token_at: float | None = None
         self.tokens = 0
+        """Computed by the engine, which may be past a stop string."""
         self.cached_tokens = 0
         self.finish: FinishReason | None = None
+        """Why the engine is done with it."""
+        self.answered = 0
+        """Tokens of the answer, up to and including the one that completed a stop string."""
+        self.told: FinishReason | None = None
+        """The finish reason of the answer."""
 
     @property
     def request_id(self) -> str:
@@ -51,12 +58,13 @@ class Choice:
         return self._generation.received_at
 
     @property
-    def waiting(self) -> bool:
+    def unstarted(self) -> bool:
         return self.started_at is None and self.finish is None
 
     @property
-    def running(self) -> bool:
-        return self.started_at is not None and self.finish is None
+    def waiting_since(self) -> float:
+        """If it waits: since it came, or since it last moved."""
+        return self.last_token_at or self.started_at or self.created_at
 
     def started(self) -> None:
         self.started_at = time.monotonic()
@@ -104,6 +112,7 @@ class Generation:
         self._timers: list[asyncio.TimerHandle] = []
         self._error: RequestError | None = None
         self._closed = False
+        self._on_failure: Callable[[], None] = lambda: None
 
     @property
     def tenant(self) -> str:
@@ -120,7 +129,8 @@ class Generation:
 
     @property
     def output_tokens(self) -> int:
-        return sum(choice.tokens for choice in self.choices)
+        """Of the answer so far."""
+        return sum(choice.answered for choice in self.choices)
 
     @property
     def cached_tokens(self) -> int:
@@ -141,7 +151,7 @@ class Generation:
 
     async def next(self) -> Event | None:
         """The next news; None once all choices ended. Safe to cancel. Raises the RequestError that ended it."""
-        if self._news.empty() and all(choice.finish is not None for choice in self.choices):
+        if self._answered:
             return None
         news = await self._news.get()
         if isinstance(news, RequestError):
@@ -151,11 +161,18 @@ class Generation:
             self.meter.first_token(self.first_event_at - self.received_at, self.prompt_tokens)
         return news
 
-    def stop(self, choice: Choice) -> None:
-        """End one choice at a stop string."""
-        if choice.finish is None:
-            choice.finish = "stop"
+    def tell(self, choice: Choice, tokens: int, finish: FinishReason | None) -> None:
+        """What the answer to one choice has become; one that ended at a stop string ends in the engine too."""
+        choice.answered, choice.told = tokens, finish
+        if finish is not None and choice.finish is None:
+            choice.finish = finish
             self._supervisor.cancel(choice.request_id)
+
+    def when_failed(self, act: Callable[[], None]) -> None:
+        """`act` runs once `fail` ends this, at once if it has already."""
+        self._on_failure = act
+        if self._error is not None:
+            act()
 
     def fail(self, error: RequestError) -> None:
         """End all of it with an error, which goes out as a status or, after the first byte, as the last event."""
@@ -163,6 +180,7 @@ class Generation:
             self._error = error
             self._cancel_choices()
             self._news.put_nowait(error)
+            self._on_failure()
 
     def close(self) -> None:
         """Idempotent; without an end so far, the client went away."""
@@ -204,7 +222,7 @@ class Generation:
             self._news.put_nowait(Event(choice, delta))
 
     def _queued_too_long(self, seconds: float) -> None:
-        if all(choice.waiting for choice in self.choices):
+        if all(choice.unstarted for choice in self.choices):
             self.fail(QueueTimeout(f"the request waited {seconds:g} s and was not started."))
 
     def _took_too_long(self, seconds: float) -> None:
@@ -223,10 +241,13 @@ class Generation:
             return "cancelled"
         if self._error is not None:
             return "error"
-        finishes = {choice.finish for choice in self.choices}
-        if finishes <= {"stop", "length"}:
-            return "length" if "length" in finishes else "stop"
-        return "cancelled"
+        if not self._answered:
+            return "cancelled"
+        return "length" if any(choice.told == "length" for choice in self.choices) else "stop"
+
+    @property
+    def _answered(self) -> bool:
+        return all(choice.told is not None for choice in self.choices)
 
     def _measure_pace(self) -> None:
         for choice in self.choices:

@@ -5,33 +5,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import json
+import resource
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from kvops import registry
-from kvops.errors import InvalidRequest, NodeStartError, RequestError, TooLarge
+from kvops.errors import (
+    InvalidRequest,
+    NodeError,
+    NodeStartError,
+    QueueFull,
+    RequestError,
+    TooLarge,
+)
+from kvops.node.api.answers import ABORT
 from kvops.node.api.gate import MAX_HEADER_BYTES, new_request_id
 
 HEADER_SECONDS = 15.0
+SEND_SECONDS = 30.0
+BACKLOG = 128
+"""Also how many connections are accepted before one of them is looked at."""
+_SPARE_DESCRIPTORS = 256
+"""For files, the engine, and what is accepted to be refused."""
 _LINGER_SECONDS = 10.0
+
+log = structlog.get_logger("kvops.listener")
 
 
 def bind(host: str, port: int, field: str) -> socket.socket:
-    """A bound socket that does not listen yet. Raises NodeStartError that names the port and the remedy."""
+    """A socket that listens, so that nothing else can have the port. Raises NodeStartError that names it."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio turns Nagle's algorithm off only where the protocol is named; else each answer waits 40 ms.
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        sock.listen(BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise _in_use(host, port, field) from None
@@ -63,6 +83,14 @@ def _in_use(host: str, port: int, field: str) -> NodeStartError:
     )
 
 
+def connection_bound(wanted: int) -> int:
+    """At most so many connections of one listener, by what the system lets the process open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        wanted if soft == resource.RLIM_INFINITY else min(wanted, max(8, soft - _SPARE_DESCRIPTORS))
+    )
+
+
 def url_of(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
@@ -73,11 +101,14 @@ def url_of(sock: socket.socket) -> str:
 class Listener(uvicorn.Server):
     """A server whose signals are the daemon's and whose socket was bound before."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket, *, grace: int = 2) -> None:
+    def __init__(
+        self, app: ASGIApp, sock: socket.socket, *, connections: int = 1024, grace: int = 2
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                http=functools.partial(BoundedProtocol, most=connection_bound(connections)),  # type: ignore[arg-type]
+                backlog=BACKLOG,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -96,13 +127,22 @@ class Listener(uvicorn.Server):
         yield
 
     async def run_until_stopped(self) -> None:
-        await self.serve(sockets=[self._sock])
+        """Raises NodeError when it cannot go on: a node without one of its planes is none."""
+        try:
+            await self.serve(sockets=[self._sock])
+        except OSError as error:
+            raise NodeError(f"a listener of the node failed: {error.strerror or error}") from None
 
 
 class BoundedProtocol(H11Protocol):
     """uvicorn's protocol with a deadline for the request head, and errors in the node's shape."""
 
     _head_deadline: asyncio.TimerHandle | None = None
+    _send_deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most = most
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -110,11 +150,55 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, ABORT: transport.abort}
+        transport.set_write_buffer_limits(high=0)  # any byte that the client does not take is seen
+        if len(self.connections) > self._most:
+            log.warning("connections_full", bound=self._most)
+            self._write_error(QueueFull(f"the node holds {self._most} connections, its bound."))
+            return
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self.resume_writing()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. That is how most clients go away, so work for it is not begun or ended; who only
+        closed the sending side is told so. What is read without work is still answered."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        if cycle.scope["method"] in ("GET", "HEAD"):
+            cycle.keep_alive = False
+            return True
+        if not cycle.response_started:
+            self._write_error(
+                InvalidRequest(
+                    "the client closed its sending side before the answer, which cancels the request."
+                )
+            )
+        return False
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_sending()
+
+    def resume_writing(self) -> None:
+        if self._send_deadline is not None:
+            self._send_deadline.cancel()
+        super().resume_writing()
+
+    def _watch_sending(self) -> None:
+        """Cut a client that takes no byte of its answer, finished or not, for SEND_SECONDS."""
+        unsent = self.transport.get_write_buffer_size()
+        self._send_deadline = self.loop.call_later(SEND_SECONDS, self._check_sent, unsent)
+
+    def _check_sent(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_sending()
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """A body still being sent after its answer is read and dropped, but not for ever."""
@@ -142,6 +226,7 @@ class BoundedProtocol(H11Protocol):
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
             (b"x-request-id", new_request_id().encode()),
+            *((name.lower().encode(), value.encode()) for name, value in error.headers().items()),
         ]
         with contextlib.suppress(h11.LocalProtocolError):
             status = error.http_status

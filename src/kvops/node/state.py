@@ -1,9 +1,14 @@
-"""The node as one picture: puts together what the daemon measured and what the engine last said, as a NodeSnapshot."""
+"""The node as one picture: puts together what the daemon measured and what the engine last said, as a NodeSnapshot.
+
+A reading made of both is as old as what the engine said.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -32,6 +37,7 @@ from kvops.telemetry.snapshot import (
     TenantUsage,
 )
 
+T = TypeVar("T")
 _NO_ENGINE = NotExposed("the engine is not running")
 
 
@@ -62,7 +68,7 @@ class NodeView:
         if self.supervisor.stalled:
             return (
                 "stalled",
-                f"no step finished for {self.supervisor.seconds_without_progress():.0f} s",
+                f"no sign of progress for {self.supervisor.seconds_without_progress():.0f} s",
             )
         if engine == "restarting":
             return "restarting", "the engine died and is being restarted"
@@ -89,29 +95,36 @@ class NodeView:
             memory=self._memory(),
             kv=self._kv(),
             prefix_cache=self._prefix_cache(),
-            queue=Known(self.queue(), now),
+            queue=Known(self.queue(), self._as_of(now)),
             latency=Known(self.meter.latency(), now),
             traffic=Known(self.meter.traffic(), now),
-            progress=Known(self.progress(now), now),
+            progress=Known(self.progress(now), self._as_of(now)),
             gpus=self.gpus(),
-            tenants=Known(self.tenants(), now),
-            requests=Known(self.requests(), now),
+            tenants=self._joined(self.tenants(), now),
+            requests=self._joined(self.requests(), now),
         )
+
+    def _as_of(self, now: float) -> float:
+        return self.stats.at if self.stats else now
+
+    def _joined(self, rows: tuple[T, ...], now: float) -> Reading[tuple[T, ...]]:
+        """Rows whose blocks only the engine knows: without it there is nothing to say, unless there are none."""
+        return Known(rows, self._as_of(now)) if self.stats or not rows else _NO_ENGINE
 
     def queue(self) -> QueueState:
         runtime = self.loaded.config.runtime
+        running, waiting = self.admission.split()
+        classes = Counter({"online": 0, "normal": 0, "batch": 0})
+        classes.update(choice.submit.priority for choice in waiting)
+        since = min((choice.waiting_since for choice in waiting), default=None)
         return QueueState(
-            running=self.admission.running,
-            waiting=self.admission.waiting,
-            oldest_wait_seconds=self.oldest_wait(),
+            running=len(running),
+            waiting=len(waiting),
+            oldest_wait_seconds=None if since is None else time.monotonic() - since,
             max_running=runtime.max_batch_size,
             max_waiting=runtime.max_queue,
-            waiting_by_class=self.admission.waiting_by_class(),
+            waiting_by_class=dict(classes),
         )
-
-    def oldest_wait(self) -> float | None:
-        since = [choice.created_at for choice in self.admission.choices() if choice.waiting]
-        return time.monotonic() - min(since) if since else None
 
     def progress(self, now: float) -> Progress:
         total = self.supervisor.totals.with_current(self.stats)
@@ -125,16 +138,16 @@ class NodeView:
         )
 
     def tenants(self) -> tuple[TenantUsage, ...]:
-        choices = list(self.admission.choices())
-        blocks = self.stats.tenant_blocks if self.stats else {}
-        names = sorted(
-            {choice.submit.tenant for choice in choices} | {name for name in blocks if name}
+        running, waiting = (
+            Counter(choice.submit.tenant for choice in half) for half in self.admission.split()
         )
+        blocks = self.stats.tenant_blocks if self.stats else {}
+        names = sorted(running.keys() | waiting.keys() | {name for name in blocks if name})
         return tuple(
             TenantUsage(
                 tenant=name,
-                running=sum(c.running for c in choices if c.submit.tenant == name),
-                waiting=sum(c.waiting for c in choices if c.submit.tenant == name),
+                running=running[name],
+                waiting=waiting[name],
                 kv_blocks=blocks.get(name, 0),
                 kv_quota_blocks=None,
             )
@@ -199,7 +212,7 @@ def _row(choice: Choice, engine: RequestRow | None) -> RequestRow:
     submit, received = choice.submit, choice.received_at
     waited = (choice.started_at or now) - choice.created_at
     phase: RequestState = "decode" if choice.tokens else "prefill"
-    if choice.started_at is None:
+    if choice.unstarted:
         phase = "waiting"
     elif engine is not None and engine.state == "preempted":
         phase = "preempted"

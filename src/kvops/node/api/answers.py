@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -20,6 +21,11 @@ from kvops.node.generation import Event, Generation
 
 T = TypeVar("T")
 KEEP_ALIVE = 15.0
+LAST_WORD_SECONDS = 1.0
+"""What a client has to read the error that ended its stream."""
+ABORT = "abort"
+"""Where in a request's state the listener leaves the way to cut its connection."""
+_DEFECT = InternalError("the node failed while it answered.")
 _COMMENT = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
 
@@ -43,6 +49,9 @@ class Answer:
         """Raises RequestError, ClientDisconnect."""
         try:
             await unless_disconnected(request, self._collect())
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             self._generation.close()
         body = self._shape.whole(self._replies.by_index, usage(self._generation, self._removed))
@@ -55,7 +64,8 @@ class Answer:
         or the first keep-alive. Raises RequestError, ClientDisconnect."""
         try:
             first = await unless_disconnected(request, self._next_or_silence())
-        except BaseException:
+        except BaseException as error:
+            self._fail(error)
             self._generation.close()
             raise
         return _EventStream(self._events(first, include_usage), self._generation, self._headers)
@@ -80,7 +90,8 @@ class Answer:
             yield _sse(error.body())
         except Exception as error:
             log.error("stream_failed", error=type(error).__name__)
-            yield _sse(InternalError("the node failed while it answered.").body())
+            self._fail(error)
+            yield _sse(_DEFECT.body())
 
     async def _next_or_silence(self) -> Event | bytes | None:
         """An event, None at the end, or a comment after KEEP_ALIVE seconds of silence."""
@@ -89,6 +100,11 @@ class Answer:
                 return await self._generation.next()
         except TimeoutError:
             return _COMMENT
+
+    def _fail(self, error: BaseException) -> None:
+        """A defect here is an error of the request, not a client that went away."""
+        if isinstance(error, Exception) and not isinstance(error, ClientDisconnect):
+            self._generation.fail(error if isinstance(error, RequestError) else _DEFECT)
 
     def _chunks(self, event: Event) -> bytes:
         """The bytes for one event; empty where all of its text is held back."""
@@ -101,7 +117,10 @@ class Answer:
 
 
 class _EventStream(StreamingResponse):
-    """Starlette ends it when the client disconnects; either way the generation is closed."""
+    """Starlette ends it when the client disconnects; either way the generation is closed.
+
+    Whatever fails a generation, its deadline too, also bounds the sending: a client that does not read is cut off.
+    """
 
     media_type = "text/event-stream"
 
@@ -114,10 +133,16 @@ class _EventStream(StreamingResponse):
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(self._generation.close)
+            abort = scope["state"].get(ABORT, lambda: None)
+
+            def cut_soon() -> None:
+                timer = asyncio.get_running_loop().call_later(LAST_WORD_SECONDS, abort)
+                at_end.callback(timer.cancel)
+
+            self._generation.when_failed(cut_soon)
             await super().__call__(scope, receive, send)
-        finally:
-            self._generation.close()
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvops.config.load import is_loopback
 from kvops.errors import (
+    BadFraming,
     Forbidden,
     InternalError,
     InvalidApiKey,
@@ -55,10 +56,12 @@ class Gate:
             state["refused"] = error.code
             await respond(error)(scope, receive, sender)
         except Exception as error:
+            state["refused"] = InternalError.code
             await self._failed(error, scope, receive, sender)
         self._count(scope, state)
 
     def _check(self, scope: Scope) -> None:
+        _check_framing(Headers(scope=scope))
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(
             scope["query_string"]
         )
@@ -81,14 +84,17 @@ class Gate:
             await respond(InternalError("the node failed on this request."))(scope, receive, sender)
 
     def _count(self, scope: Scope, state: dict[str, Any]) -> None:
+        """A defect counts wherever it shows; an admitted request is counted by its outcome."""
         refused = state.get("refused")
-        if (
-            refused
-            and not state.get("admitted")
-            and scope["method"] == "POST"
-            and scope["path"] in COUNTED
-        ):
+        asks = scope["method"] == "POST" and scope["path"] in COUNTED
+        if refused and not state.get("admitted") and (asks or refused == InternalError.code):
             self._on_refused(refused)
+
+
+def _check_framing(headers: Headers) -> None:
+    """Two statements of a body's length are how a request is smuggled past a proxy (RFC 9112 §6.3)."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise BadFraming("the request has both Content-Length and Transfer-Encoding.")
 
 
 class _Sender:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +17,7 @@ from kvops.config.schema import Limits
 from kvops.errors import BodyTimeout, InvalidRequest, TooLarge
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _OFF_LOOP_BYTES = 64 * 1024
 
 
@@ -81,7 +83,9 @@ class JsonRoute(APIRoute):
 def parse_json(body: bytes, depth: int) -> Any:
     """Raises InvalidRequest for what is not JSON by RFC 8259 in UTF-8, TooLarge for deeper nesting than `depth`."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique
+        )
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8.") from None
     except json.JSONDecodeError as error:
@@ -100,6 +104,18 @@ def parse_json(body: bytes, depth: int) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise InvalidRequest(f"the body is not valid JSON: {name} is not a number of JSON.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that is there twice, a proxy or a log may have read the other value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InvalidRequest(
+            f"the body holds the key {twice[:64]!a} twice in one object.",
+            param=twice if _NAME.fullmatch(twice) else None,
+        )
+    return found
 
 
 def _check_depth(value: Any, bound: int) -> None:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kvops.errors import (
+    BadFraming,
     BodyTimeout,
     InternalError,
     InvalidRequest,
@@ -42,8 +43,8 @@ def install(app: FastAPI) -> None:
 
 
 def respond(error: RequestError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """A body that is late stays unread, so its connection is of no more use."""
-    closing = {"Connection": "close"} if isinstance(error, BodyTimeout) else {}
+    """A body that is late or of unclear length stays unread, so its connection is of no more use."""
+    closing = {"Connection": "close"} if isinstance(error, BadFraming | BodyTimeout) else {}
     return JSONResponse(
         error.body(), error.http_status, error.headers() | closing | (headers or {})
     )
@@ -105,7 +106,8 @@ def invalid_field(errors: Sequence[Any]) -> InvalidRequest:
         path = f"{path}.{field}" if path else str(field)
     message = str(first.get("msg", "is not valid"))
     message = message[0].lower() + message[1:]
-    return InvalidRequest(f"{path or 'the body'}: {message}.", param=path or None)
+    end = "" if message.endswith(("?", ".", "!")) else "."
+    return InvalidRequest(f"{path or 'the body'}: {message}{end}", param=path or None)
 
 
 def _path(location: Sequence[Any]) -> str:

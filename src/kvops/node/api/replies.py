@@ -91,6 +91,5 @@ class Replies:
         if reply.finish is not None:
             return None
         piece = reply.take(event.delta)
-        if reply.finish is not None:
-            self._generation.stop(event.choice)
+        self._generation.tell(event.choice, reply.transcript.tokens, reply.finish)
         return piece

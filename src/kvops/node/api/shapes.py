@@ -22,6 +22,32 @@ def usage(generation: Generation, removed: int) -> dict[str, Any]:
     return counts | ({"truncated_tokens": removed} if removed else {})
 
 
+def token_name(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token's text; `bytes:\\x…` for one that is no UTF-8 by itself, as OpenAI names it."""
+    data = tokenizer.token_bytes(token_id)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _byte_name(data)
+
+
+def _byte_name(data: bytes) -> str:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _alternatives(tokenizer: Tokenizer, entry: TokenEntry) -> dict[str, float]:
+    """Likeliest first, always with the chosen token, and each under a name of its own: two tokens may have one text."""
+    chosen = (entry.token_id, entry.logprobs.logprob)
+    values = dict([*entry.logprobs.top, chosen])
+    names = {entry.token_id: token_name(tokenizer, entry.token_id)}
+    for token in values:
+        if token not in names:
+            taken, data = set(names.values()), tokenizer.token_bytes(token)
+            possible = (token_name(tokenizer, token), _byte_name(data), f"token_id:{token}")
+            names[token] = next(name for name in possible if name not in taken)
+    return {names[token]: value for token, value in values.items()}
+
+
 class Shape(Protocol):
     def opening(self, index: int) -> dict[str, Any] | None:
         """A chunk to send before a choice's first piece."""
@@ -78,13 +104,10 @@ class CompletionShape(_Envelope):
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def _table(self, entries: list[TokenEntry]) -> dict[str, Any]:
-        name = self._tokenizer.token_text
         return {
-            "tokens": [name(entry.token_id) for entry in entries],
+            "tokens": [token_name(self._tokenizer, entry.token_id) for entry in entries],
             "token_logprobs": [entry.logprobs.logprob for entry in entries],
-            "top_logprobs": [
-                {name(token): value for token, value in entry.logprobs.top} for entry in entries
-            ],
+            "top_logprobs": [_alternatives(self._tokenizer, entry) for entry in entries],
             "text_offset": [entry.offset for entry in entries],
         }
 
@@ -137,7 +160,7 @@ class ChatShape(_Envelope):
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
         return {
-            "token": self._tokenizer.token_text(token_id),
+            "token": token_name(self._tokenizer, token_id),
             "logprob": logprob,
             "bytes": list(data),
         }
