@@ -6,13 +6,15 @@ import json
 import math
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.harness import RunningNode
-from tests.node.conftest import HTTP, chat, complete, error_of, model_of
+from tests.node.conftest import HTTP, chat, complete, error_of, eventually_idle, model_of
 
 BAD_FIELDS: list[tuple[str, Any]] = [
     ("temperature", -0.1), ("temperature", 2.1), ("temperature", "1"), ("temperature", True), ("temperature", 1e400),
@@ -116,6 +118,55 @@ def test_malformed_bodies(tiny_node: RunningNode, path: str, body: bytes) -> Non
         tiny_node.url + path, content=body, headers={"Content-Type": "application/json"}
     )
     assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ('{"model": "m", "prompt": "x", "n": 1, "n": 2}', "n"),
+        ('{"model": "m", "prompt": "x", "stream_options": {"include_usage": true, "include_usage": false}}',
+         "include_usage"),
+        ('{"prompt": "x", "prompt": "x"}', "prompt"),
+        (r'{"a": 1, "\u0061": 2}', "a"),
+        ('{"A b": 1, "A b": 2}', None),
+        (r'{"\ud800": 1, "\ud800": 2}', None),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_there_twice(tiny_node: RunningNode, body: str, param: str | None) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = HTTP.post(f"{tiny_node.url}/v1/completions", content=body.encode(), headers=headers)
+    error = error_of(answer)
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_request", param)
+    assert "twice" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": 2.1}, "temperature: must be from 0 to 2."),
+        ({"temperature": -1}, "temperature: must be from 0 to 2."),
+        ({"top_p": 0}, "top_p: must be above 0 to 1."),
+        ({"min_p": 1e400}, "min_p: must be from 0 to 1."),
+        ({"max_tokns": 1}, "did you mean max_tokens?"),
+        ({"model": "gpt-4"}, "It serves"),
+        ({"max_tokens": 9000}, "Ask for less than 512 output tokens"),
+    ],
+)
+def test_the_message_says_all_that_is_needed(
+    tiny_node: RunningNode, fields: dict[str, Any], words: str
+) -> None:
+    body = {"model": model_of(tiny_node), "prompt": "x"} | fields
+    message = error_of(post(tiny_node, "/v1/completions", body))["message"]
+    assert words in message
+    assert "?." not in message
+    assert ".." not in message
+    assert "model" not in fields or repr(model_of(tiny_node)) in message
+
+
+def test_both_ends_of_a_query_bound(tiny_node: RunningNode) -> None:
+    for query, words in (("hz=99", "hz: must be from 0.05 to 20."), ("hz=inf", "hz: must be")):
+        error = error_of(tiny_node.control("GET", f"/control/stream?{query}"))
+        assert (error["param"], words in error["message"]) == ("hz", True)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +277,50 @@ def test_what_is_no_http_gets_an_error_object(narrow_node: RunningNode, raw: byt
     assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
     assert b"x-request-id: req-" in answer.lower()
     assert HTTP.get(f"{narrow_node.url}/livez").status_code == 200
+
+
+def test_two_lengths_of_one_body_are_refused_and_the_connection_closed(
+    narrow_node: RunningNode,
+) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    framing = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    behind = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = exchange(narrow_node, head + framing + b"0\r\n\r\n" + behind)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Transfer-Encoding" in answer
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def half_closed(node: RunningNode, request: bytes) -> bytes:
+    """What a client gets that closes its sending side right behind its request, as `nc -N` does."""
+    host, port = node.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        sock.sendall(request)
+        sock.shutdown(socket.SHUT_WR)
+        data = b""
+        while chunk := sock.recv(65536):
+            data += chunk
+        return data
+
+
+def test_a_half_closed_client_is_answered(narrow_node: RunningNode) -> None:
+    read = half_closed(narrow_node, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert read.startswith(b"HTTP/1.1 200")
+    body = json.dumps({"model": model_of(narrow_node), "prompt": "x", "max_tokens": 9999}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    asked = half_closed(narrow_node, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert asked.startswith(b"HTTP/1.1 400")
+    assert b"closed its sending side" in asked
+    eventually_idle(narrow_node)
+
+
+def test_no_request_leaves_threads_behind(tiny_node: RunningNode) -> None:
+    daemon = psutil.Process(tiny_node.process.pid)
+    before = daemon.num_threads()
+    with ThreadPoolExecutor(30) as pool:
+        answers = pool.map(lambda _: HTTP.get(f"{tiny_node.url}/v1/models"), range(120))
+        assert {answer.status_code for answer in answers} == {200}
+    assert daemon.num_threads() <= before + 2
 
 
 def test_rejections_are_counted(tiny_node: RunningNode) -> None:

@@ -56,6 +56,15 @@ def test_no_policy_makes_room_for_an_output_as_long_as_the_limit() -> None:
         fit(PROMPT, 20, None, 20, "truncate_head")
 
 
+@pytest.mark.parametrize("policy", ["reject", "truncate_middle"])
+def test_a_cut_is_not_advised_where_it_cannot_help(policy: OverLength) -> None:
+    for asked in (128, 9000):
+        with pytest.raises(ContextLengthExceeded) as caught:
+            fit([1], asked, None, 128, policy)
+        assert "truncate" not in caught.value.hint
+        assert "less than 128" in caught.value.hint
+
+
 @given(
     st.integers(1, 300),
     st.none() | st.integers(1, 300),

@@ -31,7 +31,7 @@ def fit(
         kept = _cut(prompt, room, policy)
         return _fitted(kept, asked, usual, limit, len(prompt) - len(kept))
     if len(prompt) + wanted > limit:
-        raise _exceeded(len(prompt), asked, limit)
+        raise _exceeded(len(prompt), asked, limit, policy)
     return _fitted(prompt, asked, usual, limit, 0)
 
 
@@ -51,11 +51,22 @@ def _cut(prompt: list[int], room: int, policy: OverLength) -> list[int]:
     return prompt[:head] + prompt[len(prompt) - (room - head) :]
 
 
-def _exceeded(prompt_tokens: int, asked: int | None, limit: int) -> ContextLengthExceeded:
+def _exceeded(
+    prompt_tokens: int, asked: int | None, limit: int, policy: OverLength
+) -> ContextLengthExceeded:
     output = f" and {asked} output tokens" if asked else ""
     return ContextLengthExceeded(
         f"the context length is {limit} tokens; this request has {prompt_tokens} prompt tokens{output}.",
         param="max_tokens" if asked and prompt_tokens < limit else "prompt",
-        hint="Shorten the prompt, lower max_tokens, or send over_length: truncate_middle.",
+        hint=_remedy(asked or 1, limit, policy),
         extra={"prompt_tokens": prompt_tokens, "limit": limit, "max_tokens": asked},
     )
+
+
+def _remedy(wanted: int, limit: int, policy: OverLength) -> str:
+    """Only what would help: no cut of the prompt makes room for an output as long as the context."""
+    if wanted >= limit:
+        return f"Ask for less than {limit} output tokens with max_tokens."
+    if policy == "reject":
+        return "Shorten the prompt, lower max_tokens, or send over_length: truncate_middle."
+    return "Shorten the prompt or lower max_tokens."

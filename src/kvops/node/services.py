@@ -43,4 +43,8 @@ class Services:
 
     def check_model(self, name: str) -> None:
         if name != self.model_name:
-            raise ModelUnknown(f"this node does not serve the model {name[:80]!r}.", param="model")
+            raise ModelUnknown(
+                f"this node does not serve the model {name[:80]!r}.",
+                param="model",
+                hint=f"It serves {self.model_name!r}.",
+            )

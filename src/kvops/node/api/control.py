@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
-from kvops.node.api.fields import Body
+from kvops.node.api.fields import Body, Within
 from kvops.node.api.jsonbody import JsonRoute
 from kvops.node.services import Services
 from kvops.telemetry.snapshot import encode
@@ -20,7 +20,8 @@ router = APIRouter(prefix="/control", route_class=JsonRoute)
 log = structlog.get_logger("kvops.control")
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
+    # A plain function would cross a thread pool with every request.
     services: Services = request.app.state.services
     return services
 
@@ -38,9 +39,7 @@ async def snapshot(node: Node) -> Response:
 
 
 @router.get("/stream", response_model=None)
-async def stream(
-    node: Node, hz: Annotated[float, Query(ge=0.05, le=20, allow_inf_nan=False)] = 2.0
-) -> Response:
+async def stream(node: Node, hz: Annotated[float, Query(), Within(0.05, 20)] = 2.0) -> Response:
     """Snapshots as server-sent events, `hz` a second, until the client or the node goes."""
 
     async def events() -> AsyncIterator[bytes]:
@@ -60,7 +59,7 @@ async def requests(node: Node) -> Response:
 
 
 @router.get("/kv/map", response_model=None)
-async def kv_map(node: Node, cells: Annotated[int, Query(ge=1, le=100_000)] = 1000) -> Response:
+async def kv_map(node: Node, cells: Annotated[int, Query(), Within(1, 100_000)] = 1000) -> Response:
     return Response(encode(await node.supervisor.kv_map(cells)), media_type="application/json")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -10,11 +11,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainValidator,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
 MAX_PROMPTS = 64
 MAX_PROMPT_TOKENS = 2_000_000
@@ -171,5 +174,28 @@ LogitBias = Annotated[
 ]
 
 
-def number(low: float, high: float) -> Any:
-    return Field(ge=low, le=high, allow_inf_nan=False)
+@dataclass(frozen=True)
+class Within:
+    """A number from `low` to `high`, or above `low` where that is excluded; the error names both ends."""
+
+    low: float
+    high: float
+    excluded: bool = False
+
+    def check(self, value: float) -> float:
+        above = value > self.low if self.excluded else value >= self.low
+        if not (above and value <= self.high):
+            start = "above" if self.excluded else "from"
+            raise PydanticCustomError("bounds", f"must be {start} {self.low} to {self.high}")
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        least = "exclusiveMinimum" if self.excluded else "minimum"
+        return handler(schema) | {least: self.low, "maximum": self.high}

@@ -21,7 +21,8 @@ from kvops.node.services import Services
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
+    # A plain function would cross a thread pool with every request.
     services: Services = request.app.state.services
     return services
 

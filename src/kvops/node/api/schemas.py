@@ -27,7 +27,7 @@ from kvops.node.api.fields import (
     Stop,
     TextOnly,
     Unsupported,
-    number,
+    Within,
 )
 from kvops.node.wire import PriorityClass
 
@@ -45,18 +45,18 @@ class Sampling(Body):
     model: Annotated[str, Field(min_length=1, max_length=512)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    temperature: Annotated[float, number(0, 2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    min_p: Annotated[float, number(0, 1)] | None = None
-    frequency_penalty: Annotated[float, number(-2, 2)] | None = None
-    presence_penalty: Annotated[float, number(-2, 2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)] | None = None
+    max_tokens: Annotated[int, Within(1, MAX_TOKENS)] | None = None
+    min_tokens: Annotated[int, Within(0, MAX_TOKENS)] | None = None
+    temperature: Annotated[float, Within(0, 2)] | None = None
+    top_p: Annotated[float, Within(0, 1, excluded=True)] | None = None
+    top_k: Annotated[int, Within(0, 10_000_000)] | None = None
+    min_p: Annotated[float, Within(0, 1)] | None = None
+    frequency_penalty: Annotated[float, Within(-2, 2)] | None = None
+    presence_penalty: Annotated[float, Within(-2, 2)] | None = None
+    repetition_penalty: Annotated[float, Within(0, 2, excluded=True)] | None = None
     logit_bias: LogitBias = Field(default_factory=dict)
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    seed: Annotated[int, Within(-(2**63), 2**63 - 1)] | None = None
+    n: Annotated[int, Within(1, 128)] | None = None
     stop: Stop = Field(default_factory=list)
     stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
@@ -73,7 +73,7 @@ class Sampling(Body):
 
 class CompletionRequest(Sampling):
     prompt: Prompts
-    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    logprobs: Annotated[int, Within(0, 100)] | None = None
     echo: No = None
     best_of: One = None
     suffix: EmptyText = None
@@ -133,9 +133,9 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=65536, fail_f
 
 class ChatRequest(Sampling):
     messages: Messages
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Within(1, MAX_TOKENS)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    top_logprobs: Annotated[int, Within(0, 100)] | None = None
     response_format: PlainText = None
     tools: EmptyList = None
     tool_choice: NoTool = None
