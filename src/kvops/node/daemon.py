@@ -98,7 +98,7 @@ class Daemon:
         engine = asyncio.create_task(self._supervisor.run())
         try:
             registry.write(self._record())
-            await self._serve(engine)
+            await self._serve(engine, serving)
         finally:
             self._services.closing = True
             for listener in listeners:
@@ -119,16 +119,19 @@ class Daemon:
         self._report("data plane", self._services.view.url)
         self._report("control plane", self._control_url)
         control_app = control_plane(self._services, self._token, server.control_host, port)
-        return [Listener(data_plane(self._services), data), Listener(control_app, control)]
+        return [
+            Listener(data_plane(self._services), data),
+            Listener(control_app, control, connections=64),
+        ]
 
-    async def _serve(self, engine: asyncio.Task[None]) -> None:
+    async def _serve(self, engine: asyncio.Task[None], serving: list[asyncio.Task[None]]) -> None:
         """Load, say ready, wait for the end, drain."""
         stop = asyncio.create_task(self._stop.wait())
         try:
             self._services.reader = await asyncio.to_thread(PromptReader.load, self._model.path)
             self._services.view.tokenizer_loaded = True
             ready = asyncio.create_task(self._announce())
-            life = asyncio.gather(engine, self._check_files())
+            life = asyncio.gather(engine, self._check_files(), *serving)
             ends: set[asyncio.Future[Any]] = {stop, life}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import functools
 import json
 import resource
 import socket
 import sys
+import termios
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -191,11 +193,17 @@ class BoundedProtocol(H11Protocol):
 
     def _watch_sending(self) -> None:
         """Cut a client that takes no byte of its answer, finished or not, for SEND_SECONDS."""
-        unsent = self.transport.get_write_buffer_size()
-        self._send_deadline = self.loop.call_later(SEND_SECONDS, self._check_sent, unsent)
+        self._send_deadline = self.loop.call_later(SEND_SECONDS, self._check_sent, self._unsent())
+
+    def _unsent(self) -> int:
+        """Bytes that the client has not acknowledged, those in the system's buffer too: it fills up for minutes."""
+        queued = bytearray(4)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
     def _check_sent(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
+        if self._unsent() < before:
             self._watch_sending()
         else:
             self.transport.abort()
