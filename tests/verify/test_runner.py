@@ -83,7 +83,7 @@ def test_a_node_that_drops_the_connection_fails_the_check() -> None:
             request = await reader.readuntil(b"\r\n\r\n")
             if b"/drops" not in request:
                 writer.write(
-                    b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                    b'HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{"data":[]}'
                 )
             writer.close()
 

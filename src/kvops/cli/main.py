@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import typer
 
 from kvops import __version__
+from kvops.cli.outside import outside
 from kvops.errors import KvopsError
 
 PIPE_CLOSED = 128 + 13
@@ -74,6 +75,10 @@ def run() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (OSError, ValueError, RecursionError, OverflowError) as error:
+        known = outside(error)
+        report(known)
+        sys.exit(known.exit_code)
     finally:
         sys.stdout.flush()
 

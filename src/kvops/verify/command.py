@@ -73,12 +73,20 @@ def gate(target: Target, plan: Plan, json_file: str | None, console: Console) ->
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     report = asyncio.run(_run(target, plan, Console(stderr=True)))
-    saved = result.save(report)
+    saved = _save(report)
     if json_file is not None:
         _write_json(json_file, result.encode(report))
     show(report, console)
     console.print(f"result: {saved}", style="dim", soft_wrap=True, highlight=False, markup=False)
     return report.exit_code
+
+
+def _save(report: Report) -> str:
+    """Where it is; a full disk takes the file, not what was seen and the exit code that says it."""
+    try:
+        return str(result.save(report))
+    except OSError as error:
+        return f"not saved: {error.strerror or error}"
 
 
 async def _run(target: Target, plan: Plan, console: Console) -> Report:

@@ -29,9 +29,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 async def discover(api: Api, node: NodeClient | None) -> Facts:
     """Ask `/v1/models`, the control plane and `/metrics`; what does not answer in time is left out.
 
-    Raises NodeUnreachable when nothing listens, NodeUnauthorized when the API key is refused.
+    Raises NodeUnreachable when no node answers, NodeUnauthorized when the API key is refused.
     """
-    listing = await _ask(api, "/v1/models")
+    listing = await _listing(api)
     if listing is not None and listing.status in (401, 403):
         raise NodeUnauthorized(
             "the node refuses the API key"
@@ -42,6 +42,11 @@ async def discover(api: Api, node: NodeClient | None) -> Facts:
     model = first_model(listing) if listing is not None else {}
     snapshot = await _snapshot(node)
     page = await _metrics(api)
+    if listing is not None and not _is_node(listing, snapshot, page):
+        raise NodeUnreachable(
+            f"what answers there is no inference node: /v1/models gave HTTP {listing.status} without a list",
+            hint="check the address: kvops node status lists what runs here",
+        )
     limit = model.get("max_model_len")
     facts = Facts(
         engine=_engine(snapshot, model, page),
@@ -57,6 +62,27 @@ def first_model(listing: Reply) -> dict[str, Any]:
     data = listing.body.get("data")
     first = data[0] if isinstance(data, list) and data else {}
     return first if isinstance(first, dict) else {}
+
+
+async def _listing(api: Api) -> Reply | None:
+    """None from a node that is too slow; who hangs up or speaks no HTTP is none."""
+    try:
+        return await api.get("/v1/models", within=_PROBE_TIMEOUT)
+    except (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout, NodeProtocolError):
+        return None
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise NodeUnreachable(
+            f"no HTTP answer there: {error or type(error).__name__}",
+            hint="is the node running? kvops node status",
+        ) from None
+
+
+def _is_node(
+    listing: Reply, snapshot: NodeSnapshot | None, page: prometheus.Exposition | None
+) -> bool:
+    """It lists models, or says in an error object why not, or is known by what else it shows."""
+    speaks = isinstance(listing.body.get("data"), list) or bool(listing.error)
+    return speaks or _engine(snapshot, {}, page) is not None
 
 
 async def _ask(api: Api, path: str) -> Reply | None:
