@@ -84,7 +84,7 @@ async def test_a_finished_answer_that_nobody_takes_is_cut(monkeypatch: pytest.Mo
 
 async def test_a_slow_reader_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "SEND_SECONDS", 0.5)
-    size = 2**23
+    size = 3 * 2**20
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -97,4 +97,4 @@ async def test_a_slow_reader_keeps_its_connection(monkeypatch: pytest.MonkeyPatc
                 data = await loop.sock_recv(client, 2**17)
                 assert data, f"cut after {got} bytes"
                 got += len(data)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.002)
