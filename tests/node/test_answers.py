@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvops.config.load import load_config
-from kvops.config.schema import Runtime
+from kvops.config.schema import NodeConfig, Runtime
+from kvops.config.schema import ResultStore as StoreSettings
 from kvops.errors import EngineRestarted, QueueFull
 from kvops.models.store import resolve
 from kvops.models.tokenizer import load_tokenizer
@@ -21,6 +22,7 @@ from kvops.node.api.shapes import CompletionShape
 from kvops.node.daemon import Daemon
 from kvops.node.generation import Event, Generation
 from kvops.node.meter import Meter
+from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Sink, Supervisor
 from kvops.node.wire import Start, StepDone, Submit, TokenDelta
@@ -43,7 +45,12 @@ class Bench:
         monkeypatch.setattr(
             self.supervisor, "submit", lambda request, sink: self._take(request, sink)
         )
-        self.admission = Admission(Runtime(**runtime), self.supervisor, self.meter)
+        self.admission = Admission(
+            NodeConfig(runtime=Runtime(**runtime)),
+            self.supervisor,
+            self.meter,
+            ResultStore(StoreSettings(), "r"),
+        )
 
     def _take(self, request: Submit, sink: Sink) -> None:
         self.sinks[request.request_id] = sink

@@ -69,8 +69,8 @@ def load_config(file: Path | None, overrides: Mapping[str, Any] | None = None) -
 def leaf_keys(model: type[BaseModel] = NodeConfig, prefix: str = "") -> list[str]:
     """Every setting as a dotted key, in the order of the schema."""
     keys: list[str] = []
-    for name, field in model.model_fields.items():
-        nested = field.annotation
+    for attribute, field in model.model_fields.items():
+        name, nested = field.alias or attribute, field.annotation
         if isinstance(nested, type) and issubclass(nested, BaseModel):
             keys += leaf_keys(nested, f"{prefix}{name}.")
         else:
@@ -175,8 +175,11 @@ def _nearest(key: str, *, environment: bool = False) -> str:
 def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> NodeConfig:
     nested: dict[str, Any] = {}
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
+        *sections, name = key.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
     try:
         return NodeConfig.model_validate(nested)
     except ValidationError as error:
@@ -187,7 +190,8 @@ def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> NodeConfig:
         )
         reason = first["msg"].removeprefix("Value error, ")
         origin = origins.get(known, "default")
-        raise ConfigError(f"{known} = {first['input']!r} ({origin}): {reason}") from None
+        named = key if isinstance(values.get(known), Mapping) else known
+        raise ConfigError(f"{named} = {first['input']!r} ({origin}): {reason}") from None
 
 
 def is_loopback(host: str) -> bool:

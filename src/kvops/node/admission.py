@@ -14,13 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from kvops.config.schema import Runtime
-from kvops.errors import Draining, QueueFull, RequestCancelled
+from kvops.config.schema import NodeConfig
+from kvops.errors import Draining, QueueFull, RequestCancelled, TenantLimit
 from kvops.node.generation import Choice, Generation
 from kvops.node.meter import Meter
+from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Supervisor
-from kvops.node.wire import PriorityClass, Submit
+from kvops.node.wire import RANK, PriorityClass, Submit
 
 MAX_CHOICES = 128
 
@@ -36,6 +37,8 @@ class Work:
     prompts: tuple[tuple[tuple[int, ...], SamplingParams], ...]
     n: int
     received_at: float
+    stops: tuple[str, ...] = ()
+    """Texts that end a choice; the engine knows nothing of them."""
 
     def submits(self) -> list[Submit]:
         return [
@@ -62,8 +65,12 @@ class Work:
 
 
 class Admission:
-    def __init__(self, runtime: Runtime, supervisor: Supervisor, meter: Meter) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, config: NodeConfig, supervisor: Supervisor, meter: Meter, results: ResultStore
+    ) -> None:
+        self._config = config
+        self._runtime = config.runtime
+        self.results = results
         self._supervisor = supervisor
         self._meter = meter
         self._generations: dict[str, Generation] = {}
@@ -80,31 +87,54 @@ class Admission:
             raise self._supervisor.why_not_ready()
 
     def admit(self, work: Work) -> Generation:
-        """Raises what `check_open` raises, and QueueFull."""
+        """Raises what `check_open` raises, QueueFull, TenantLimit."""
         self.check_open()
-        submits = work.submits()
-        self._check_room(len(submits))
+        key = self.results.key(work.prompts, work.n, work.stops)
+        known = self.results.get(work.tenant, key) if key else None
         generation = Generation(
             work.request_id,
             self._supervisor,
             self._meter,
             received_at=work.received_at,
+            result_key=None if known else key,
             on_close=self._forget,
         )
+        if known:
+            generation.replay(work.submits(), known)
+        else:
+            self._submit(generation, work)
+        self._generations[work.request_id] = generation
+        self.idle.clear()
+        return generation
+
+    def _submit(self, generation: Generation, work: Work) -> None:
+        submits = work.submits()
+        self._check_queue(work.priority, len(submits))
+        self._check_tenant(work.tenant, len(submits))
         generation.submit(
             submits,
             queue_timeout=self._runtime.queue_timeout,
             request_timeout=self._runtime.request_timeout,
         )
-        self._generations[work.request_id] = generation
-        self.idle.clear()
-        return generation
 
-    def _check_room(self, wanted: int) -> None:
-        free_slots = max(0, self._runtime.max_batch_size - self.running)
-        if self.waiting + wanted - free_slots > self._runtime.max_queue:
+    def _check_queue(self, priority: PriorityClass, wanted: int) -> None:
+        """Only those of the same or a better class count: a lower one cannot fill the queue of a higher one."""
+        ahead = [one for one in self.choices() if RANK[one.submit.priority] <= RANK[priority]]
+        if _would_wait(ahead, wanted, self._runtime.max_batch_size) > self._runtime.max_queue:
             raise QueueFull(
                 f"{self.waiting} requests wait and {self.running} run; at most {self._runtime.max_queue} may wait.",
+                hint="Try again later.",
+            )
+
+    def _check_tenant(self, tenant: str, wanted: int) -> None:
+        limits = self._config.tenant(tenant)
+        slots = self._runtime.max_batch_size
+        if limits.max_running is not None:
+            slots = min(slots, limits.max_running)
+        own = [one for one in self.choices() if one.submit.tenant == tenant]
+        if limits.max_waiting is not None and _would_wait(own, wanted, slots) > limits.max_waiting:
+            raise TenantLimit(
+                f"this key's tenant may have {slots} requests running and {limits.max_waiting} waiting.",
                 hint="Try again later.",
             )
 
@@ -150,9 +180,17 @@ class Admission:
             generation.fail(Draining("the node stopped before the request was done."))
 
     def _forget(self, generation: Generation) -> None:
+        if generation.result_key is not None and generation.outcome in ("stop", "length"):
+            self.results.put(generation.tenant, generation.result_key, generation.events)
         self._generations.pop(generation.request_id, None)
         if not self._generations:
             self.idle.set()
+
+
+def _would_wait(choices: list[Choice], wanted: int, slots: int) -> int:
+    """How many would wait if `wanted` more came, beyond the slots that are free."""
+    free = max(0, slots - sum(choice.running for choice in choices))
+    return sum(choice.waiting for choice in choices) + wanted - free
 
 
 def _seeded(params: SamplingParams, sibling: int) -> SamplingParams:

@@ -127,8 +127,11 @@ class NodeView:
     def tenants(self) -> tuple[TenantUsage, ...]:
         choices = list(self.admission.choices())
         blocks = self.stats.tenant_blocks if self.stats else {}
+        info = self.supervisor.info
         names = sorted(
-            {choice.submit.tenant for choice in choices} | {name for name in blocks if name}
+            {choice.submit.tenant for choice in choices}
+            | {name for name in blocks if name}
+            | set(self.loaded.config.tenants)
         )
         return tuple(
             TenantUsage(
@@ -136,7 +139,7 @@ class NodeView:
                 running=sum(c.running for c in choices if c.submit.tenant == name),
                 waiting=sum(c.waiting for c in choices if c.submit.tenant == name),
                 kv_blocks=blocks.get(name, 0),
-                kv_quota_blocks=None,
+                kv_quota_blocks=info.kv_quota_of(name) if info else None,
             )
             for name in names
         )

@@ -22,6 +22,8 @@ MAX_FRAME = 64 * 2**20
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 PriorityClass = Literal["online", "normal", "batch"]
+RANK: dict[PriorityClass, int] = {"online": 0, "normal": 1, "batch": 2}
+"""0 is served first."""
 KvDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
 

@@ -13,13 +13,12 @@ from typing import Literal
 
 from kvops.node.engine.block_pool import BlockKey
 from kvops.node.sampling import SamplingParams
-from kvops.node.wire import PriorityClass, Submit
+from kvops.node.wire import RANK, PriorityClass, Submit
 from kvops.telemetry.snapshot import RequestRow, RequestState
 
 Obstacle = Literal["tenant", "node"]
 
-_RANK: dict[PriorityClass, int] = {"online": 0, "normal": 1, "batch": 2}
-BATCH_RANK = _RANK["batch"]
+BATCH_RANK = RANK["batch"]
 
 
 @dataclass(eq=False)
@@ -73,7 +72,7 @@ class Request:
             priority=submit.priority,
             leader=submit.leader,
             seed=secrets.randbits(64) if seed is None else seed,
-            order=(_RANK[submit.priority], arrival),
+            order=(RANK[submit.priority], arrival),
         )
 
     @property
