@@ -35,7 +35,8 @@ class Server(Section):
 class Model(Section):
     name: str = "smollm2-135m"
     """Name of a pulled model, or a path to a folder or .gguf file."""
-    weights_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    weights_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """float32 is exact; int8 (on CPUs with AVX2) is 4 times smaller and about as much faster."""
     max_context_length: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
     """Prompt + output tokens of one request; by default what the model was trained for."""
 
@@ -48,6 +49,8 @@ class KvCache(Section):
     """The first of blocks, bytes, memory_fraction that is set decides. Default: bytes 1GiB on a CPU,
     memory_fraction 0.85 on a GPU."""
     block_size: Literal[8, 16, 32, 64] = 16
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """float32 is exact; bfloat16 holds twice the tokens, int8 3.7 times. `auto` follows the weights."""
     prefix_caching: bool = True
     watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
     """Share of the pool that admission leaves free for running requests to grow into."""
