@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -24,7 +25,8 @@ _OPTIONS = {
     "server.port": "--port",
     "server.control_port": "--control-port",
 }
-_READY = " ready "
+_READY = re.compile(r" s  ready +\S")
+"""The line of the report that says so; other steps may have the word in their names."""
 _GRACE = 600.0
 
 
@@ -66,7 +68,7 @@ def _follow(process: subprocess.Popen[bytes], shown: BinaryIO, output: Path) -> 
         ended = process.poll() is not None
         text = shown.read().decode(errors="replace")
         typer.echo(text, nl=False)
-        if any(_READY in line for line in text.splitlines()):
+        if _READY.search(text):
             return
         if ended:
             raise NodeStartError(
