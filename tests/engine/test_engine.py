@@ -27,7 +27,7 @@ def test_start_report(tiny_model: Path) -> None:
     assert [phase for phase, _ in phases] == [
         "model loaded",
         "pool initialised",
-        "kernels ready",
+        "kernels compiled",
         "warm-up generation",
     ]
     assert "256 blocks, 4096 tokens" in phases[1][1]

@@ -87,7 +87,7 @@ def test_a_life(daemon: Daemon, tiny_model: Path) -> None:
     assert phases == [
         "model loaded",
         "pool initialised",
-        "kernels ready",
+        "kernels compiled",
         "warm-up generation",
     ]
 

@@ -80,9 +80,9 @@ def _compiled(
     )
     progress("pool initialised", _pool(info, formats, model.pool_bytes))
     began = time.perf_counter()
-    source = "read from the cache" if model.compile() else "compiled, kept for the next start"
+    source = "kept from before" if model.compile() else "now kept for the next start"
     took = time.perf_counter() - began
-    progress("kernels ready", f"{threads} threads, {source}, {took:.1f} s")
+    progress("kernels compiled", f"{threads} threads, {source}, {took:.1f} s")
     accounts = MemoryAccounts(
         torch.device("cpu"), model.weight_bytes, model.pool_bytes, activations=0
     )
