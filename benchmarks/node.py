@@ -29,6 +29,8 @@ class Node:
     control_url: str
     token: str
     start_seconds: float
+    pid: int
+    """Of the daemon."""
 
     def snapshot(self) -> NodeSnapshot:
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -93,4 +95,4 @@ def _describe(home: Path, seconds: float) -> Node:
     folder = home / "state" / "nodes" / "bench"
     record = json.loads((folder / "node.json").read_text())
     token = (folder / "admin.token").read_text().strip()
-    return Node(home, record["url"], record["control_url"], token, seconds)
+    return Node(home, record["url"], record["control_url"], token, seconds, record["pid"])

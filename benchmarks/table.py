@@ -20,16 +20,23 @@ class Row:
     bar: float
     at_least: bool
     unit: str = ""
+    aim: float | None = None
+    """Beyond the bar, where there is one."""
 
     @property
-    def met(self) -> bool:
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
+    def verdict(self) -> str:
+        if not self._reaches(self.bar):
+            return "NOT MET"
+        return "met" if self.aim is None or not self._reaches(self.aim) else "aim met"
+
+    def _reaches(self, mark: float) -> bool:
+        return self.value >= mark if self.at_least else self.value <= mark
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
     table = Table(title=title, title_justify="left")
-    for column in ("what", "measured", "against", "value", "bar", ""):
-        table.add_column(column, no_wrap=column != "what")
+    for column in ("what", "measured", "against", "value", "bar", "aim", ""):
+        table.add_column(column, no_wrap=column not in ("what", "against"))
     for row in rows:
         sign = "≥" if row.at_least else "≤"
         table.add_row(
@@ -38,6 +45,7 @@ def print_table(title: str, rows: Iterable[Row]) -> None:
             row.against,
             f"{row.value:.3g}{row.unit}",
             f"{sign} {row.bar:g}{row.unit}",
-            "met" if row.met else "NOT MET",
+            "" if row.aim is None else f"{row.aim:g}{row.unit}",
+            row.verdict,
         )
     Console(width=140).print(table)

@@ -17,6 +17,8 @@ MODEL_HOME = REPO / ".cache" / "home"
 # Two cores: one thread a process keeps tests that start several engines from fighting.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Kernels are compiled once for all tests, although each has a home of its own.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(REPO / ".cache" / "numba"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

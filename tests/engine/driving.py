@@ -15,7 +15,7 @@ from kvops.node.wire import PoolPlan, Start, Submit, TokenDelta, TokenLogprobs
 def start(path: Path, *, pool: PoolPlan | None = None, **settings: Any) -> Start:
     defaults: dict[str, Any] = {
         "max_context_length": None,
-        "weights_dtype": "auto",
+        "weights_dtype": "float32",
         "max_batch_size": 16,
         "max_batched_tokens": 256,
         "threads": 1,

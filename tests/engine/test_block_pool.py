@@ -8,30 +8,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from kvops.node.engine import block_pool
-from kvops.node.engine.block_pool import ROOT, BlockPool, block_content, block_digest
+from kvops.node.engine.block_pool import ROOT, BlockKey, BlockPool, block_content, block_digest
 from kvops.node.engine.kv_map import kv_map
 
 SIZE = 4
 
 
-def chain(tokens: list[int], salt: bytes = b"") -> list[bytes]:
-    """Digests of the full blocks of `tokens`."""
-    digests = [ROOT]
+def chain(tokens: list[int], salt: bytes = b"") -> list[BlockKey]:
+    """Keys of the full blocks of `tokens`."""
+    keys: list[BlockKey] = []
     for start in range(0, len(tokens) // SIZE * SIZE, SIZE):
-        content = block_content(salt, tokens[start : start + SIZE])
-        digests.append(block_pool.block_digest(digests[-1], content))
-    return digests[1:]
+        parent = keys[-1].digest if keys else ROOT
+        keys.append(block_pool.block_key(parent, salt, tokens[start : start + SIZE]))
+    return keys
 
 
 def fill(pool: BlockPool, tokens: list[int], salt: bytes = b"") -> list[int]:
     """A table for `tokens`, known blocks shared and new full ones committed."""
-    digests = chain(tokens, salt)
-    matched = pool.match(salt, tokens, digests)
+    keys = chain(tokens, salt)
+    matched = pool.match(keys)
     pool.share(matched)
     table = matched + pool.allocate(pool.blocks_for(len(tokens)) - len(matched))
-    for index in range(len(matched), len(digests)):
-        content = block_content(salt, tokens[index * SIZE : (index + 1) * SIZE])
-        pool.commit(table[index], digests[index], content)
+    for index in range(len(matched), len(keys)):
+        pool.commit(table[index], keys[index])
     return table
 
 
@@ -41,7 +40,7 @@ def test_freed_blocks_stay_findable_until_reclaimed() -> None:
     table = fill(pool, tokens)
     pool.release(table)
     assert (pool.used, pool.cached, pool.free) == (0, 2, 2)
-    assert pool.match(b"", tokens, chain(tokens)) == table
+    assert pool.match(chain(tokens)) == table
     pool.allocate(2)
     assert pool.evictions == 0
     pool.allocate(1)
@@ -54,7 +53,7 @@ def test_a_tail_is_reclaimed_before_its_prefix() -> None:
     table = fill(pool, tokens)
     pool.release(table)
     assert pool.allocate(1) == [table[-1]]
-    assert pool.match(b"", tokens, chain(tokens)) == table[:2]
+    assert pool.match(chain(tokens)) == table[:2]
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -65,19 +64,21 @@ def test_the_least_recently_used_goes_first() -> None:
     pool.release(table)
     pool.release(fill(pool, second))
     pool.allocate(1)
-    assert pool.match(b"", first, chain(first)) == []
-    assert len(pool.match(b"", second, chain(second))) == 1
+    assert pool.match(chain(first)) == []
+    assert len(pool.match(chain(second))) == 1
 
 
 def test_salts_keep_tenants_apart() -> None:
     pool = BlockPool(4, SIZE)
     tokens = list(range(8))
     fill(pool, tokens, b"one")
-    assert pool.match(b"two", tokens, chain(tokens, b"two")) == []
+    assert pool.match(chain(tokens, b"two")) == []
 
 
 def test_the_chain_names_all_that_comes_before() -> None:
-    assert chain([1] * 4 + [3] * 4)[1] != chain([2] * 4 + [3] * 4)[1]
+    one, other = chain([1] * 4 + [3] * 4)[1], chain([2] * 4 + [3] * 4)[1]
+    assert one.content == other.content
+    assert one.digest != other.digest
 
 
 @pytest.mark.parametrize(("salt", "token"), [(b"", 9), (b"other", 1)])
@@ -86,8 +87,8 @@ def test_a_collision_is_a_miss(salt: bytes, token: int, monkeypatch: pytest.Monk
     pool = BlockPool(4, SIZE)
     fill(pool, [1] * 4)
     other = [token] * 4
-    assert pool.match(salt, other, chain(other, salt)) == []
-    assert len(pool.match(b"", [1] * 4, chain([1] * 4))) == 1
+    assert pool.match(chain(other, salt)) == []
+    assert len(pool.match(chain([1] * 4))) == 1
 
 
 def test_more_than_there_is_is_refused() -> None:
@@ -106,8 +107,8 @@ def test_flush_forgets_what_nobody_holds() -> None:
     held = fill(pool, [1] * 4)
     pool.release(fill(pool, [2] * 4))
     assert pool.flush() == 1
-    assert pool.match(b"", [2] * 4, chain([2] * 4)) == []
-    assert pool.match(b"", [1] * 4, chain([1] * 4)) == held
+    assert pool.match(chain([2] * 4)) == []
+    assert pool.match(chain([1] * 4)) == held
 
 
 def test_disowned_blocks_are_not_found() -> None:
@@ -115,7 +116,7 @@ def test_disowned_blocks_are_not_found() -> None:
     table = fill(pool, [1] * 8)
     pool.disown(table)
     pool.release(table)
-    assert pool.match(b"", [1] * 8, chain([1] * 8)) == []
+    assert pool.match(chain([1] * 8)) == []
     assert pool.check([]) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ def test_start_report(tiny_model: Path) -> None:
     assert [phase for phase, _ in phases] == [
         "model loaded",
         "pool initialised",
+        "kernels compiled",
         "warm-up generation",
     ]
     assert "256 blocks, 4096 tokens" in phases[1][1]
@@ -247,20 +249,20 @@ def test_a_nan_ends_one_request_and_spoils_no_other(
     other = LONG[::-1]
     expected = outputs(engine, [submit("other", other)])["other"]
     engine.flush_prefix_cache()
-    decoder = engine._runner._decoder
-    intact = decoder.logits
+    model = engine._runner._model
+    intact = model.logits
 
-    def spoilt(hidden: torch.Tensor) -> torch.Tensor:
-        logits = intact(hidden)
+    def spoilt(*step: Any) -> torch.Tensor:
+        logits = intact(*step)
         logits[0] = torch.nan
         return logits
 
     engine.add(submit("sick", LONG))
     engine.add(submit("other", other))
-    monkeypatch.setattr(decoder, "logits", spoilt)
+    monkeypatch.setattr(model, "logits", spoilt)
     results: dict[str, Result] = {}
     collect(engine, results)
-    monkeypatch.setattr(decoder, "logits", intact)
+    monkeypatch.setattr(model, "logits", intact)
     results["other"] = drain(engine)["other"] if "other" not in results else results["other"]
     assert results["sick"].finish == "error"
     assert "finite" in results["sick"].ends[0].error
@@ -274,9 +276,9 @@ def test_a_nan_in_the_pool_stays_with_its_owner(tiny_model: Path) -> None:
     engine = load(tiny_model, pool=small_pool(32))
     expected = outputs(engine, [submit(str(n), LONG[:n]) for n in (3, 40, 60)])
     engine.flush_prefix_cache()
-    cache = engine._runner._attention._cache  # type: ignore[attr-defined]
-    cache.keys.fill_(torch.nan)
-    cache.values.fill_(torch.nan)
+    pool = engine._runner._model._pool  # type: ignore[attr-defined]
+    pool.keys.fill(np.nan)
+    pool.values.fill(np.nan)
     assert outputs(engine, [submit(str(n), LONG[:n]) for n in (3, 40, 60)]) == expected
 
 

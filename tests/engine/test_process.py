@@ -84,7 +84,12 @@ def test_a_life(daemon: Daemon, tiny_model: Path) -> None:
     assert isinstance(ready, wire.Ready)
     assert (ready.info.pool_blocks, ready.info.max_model_len) == (256, 512)
     phases = [message.phase for message in daemon.seen if isinstance(message, wire.Loading)]
-    assert phases == ["model loaded", "pool initialised", "warm-up generation"]
+    assert phases == [
+        "model loaded",
+        "pool initialised",
+        "kernels compiled",
+        "warm-up generation",
+    ]
 
     daemon.send(submit("short", [1, 2, 3], max_tokens=5))
     tokens = [token for delta in daemon.deltas("short") for token in delta.token_ids]

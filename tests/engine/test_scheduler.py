@@ -1,129 +1,285 @@
-"""The scheduler under any order of arrivals, cancels and steps, with a runner that needs no model."""
+"""Who runs: classes, tenants, sizes and the pace of prompts, counted in steps, without a model."""
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from typing import Any
+
+import pytest
 
 from kvops.node.engine.block_pool import BlockPool
+from kvops.node.engine.pace import Pace
+from kvops.node.engine.queue import MAX_OVERTAKEN
 from kvops.node.engine.request import Request
-from kvops.node.engine.scheduler import Scheduler
+from kvops.node.engine.scheduler import Batch, Bounds, Scheduler
+from kvops.node.engine.tenants import Limits, Tenants
 from tests.engine.driving import submit
 
 SIZE = 4
-BLOCKS = 8
-CLASSES = ("online", "normal", "batch")
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(
-        caching=st.booleans(),
-        batch_size=st.integers(1, 5),
-        budget=st.integers(1, 12),
-        watermark=st.sampled_from([0.0, 0.2]),
-    )
-    def create(self, caching: bool, batch_size: int, budget: int, watermark: float) -> None:
-        pool = BlockPool(BLOCKS, SIZE, prefix_caching=caching)
-        self.scheduler = Scheduler(pool, batch_size, budget, watermark)
-        self.arrivals = 0
-        self.budget, self.batch_size = budget, batch_size
+class Bench:
+    """A scheduler whose requests get made-up tokens; every step is kept."""
 
-    @rule(
-        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
-        max_tokens=st.integers(1, 12),
-        priority=st.sampled_from(CLASSES),
-        leader=st.one_of(st.none(), st.integers(0, 6)),
-    )
-    def add(self, prompt: list[int], max_tokens: int, priority: str, leader: int | None) -> None:
-        request_id = str(self.arrivals)
-        sibling = None if leader is None or leader >= self.arrivals else str(leader)
-        message = submit(
-            request_id, prompt, max_tokens=max_tokens, priority=priority, leader=sibling
+    def __init__(
+        self, blocks: int = 64, batch: int = 8, tokens: int = 64, *, pace: int | None = None,
+        limits: dict[str, Limits] | None = None, watermark: float = 0.0, batch_load: int | None = None,
+        caching: bool = True,
+    ) -> None:  # fmt: skip
+        self.scheduler = Scheduler(
+            BlockPool(blocks, SIZE, prefix_caching=caching),
+            Bounds(batch, tokens, watermark, batch_load),
+            tenants=Tenants(limits),
+            pace=Pace(pace, tokens),
         )
-        if sibling is not None:
-            message = submit(request_id, prompt, max_tokens=max_tokens, leader=sibling)
-        self.scheduler.add(Request.from_submit(message, self.arrivals))
-        self.arrivals += 1
+        self.requests: dict[str, Request] = {}
+        self.started: dict[str, int] = {}
+        """Step in which each request started."""
+        self.steps = 0
 
-    @rule(which=st.integers(0, 30))
-    def cancel(self, which: int) -> None:
-        present = str(which) in self.scheduler
-        assert self.scheduler.cancel(str(which)) == present
+    def add(self, name: str, length: int = 4, **fields: Any) -> Request:
+        index = len(self.requests)
+        tokens = [index * 50 % 997 + n for n in range(length)]
+        request = Request.from_submit(submit(name, tokens, **fields), index)
+        self.requests[name] = request
+        self.scheduler.add(request)
+        return request
 
-    @precondition(lambda self: self.scheduler.has_work())
-    @rule()
-    def step(self) -> None:
-        self._step()
-
-    def _step(self) -> None:
-        oldest = self.scheduler.running[:1]
+    def step(self) -> Batch:
         batch = self.scheduler.schedule()
-        assert batch.chunks, "there is work, so there is progress"
-        assert sum(chunk.length for chunk in batch.chunks) <= self.budget
-        assert (
-            len({chunk.request for chunk in batch.chunks}) == len(batch.chunks) <= self.batch_size
-        )
-        assert all(request in self.scheduler.running for request in oldest), (
-            "the oldest is never preempted"
-        )
+        for request in batch.started:
+            self.started[request.request_id] = self.steps
+        self.steps += 1
         for chunk in batch.chunks:
-            assert len(chunk.request.table) * SIZE >= chunk.start + chunk.length
-            self._advance(chunk.request, chunk.samples, chunk)
-
-    def _advance(self, request: Request, samples: bool, chunk: object) -> None:
-        self.scheduler.computed(chunk)  # type: ignore[arg-type]
-        if samples:
-            request.first_token_at = 0.0
-            request.tokens.append(request.generated % 2)
-            if request.generated == request.params.max_tokens:
-                self.scheduler.finish(request)
-
-    @invariant()
-    def sound(self) -> None:
-        if hasattr(self, "scheduler"):
-            assert self.scheduler.check() == []
-            assert all(request.table == [] for request in self.scheduler.waiting)
-            for queue in (self.scheduler.waiting, self.scheduler.running):
-                assert queue == sorted(queue, key=lambda request: request.order)
-
-    def teardown(self) -> None:
-        """All that is left comes to an end, in a bounded number of steps, and every block comes back."""
-        if not hasattr(self, "scheduler"):
-            return
-        for _ in range(100 * (self.arrivals + 1)):
-            if not self.scheduler.has_work():
-                break
-            self._step()
-        assert not self.scheduler.has_work()
-        assert self.scheduler.pool.used == 0
+            request, samples = chunk.request, chunk.samples
+            self.scheduler.computed(chunk)
+            if samples:
+                request.first_token_at = 0.0
+                request.tokens.append(0)
+                if request.generated == request.params.max_tokens:
+                    self.scheduler.finish(request)
         assert self.scheduler.check() == []
+        return batch
+
+    def run(self, steps: int = 10_000) -> None:
+        for _ in range(steps):
+            if not self.scheduler.has_work():
+                return
+            self.step()
+
+    def running(self) -> list[str]:
+        return [request.request_id for request in self.scheduler.running]
 
 
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+def lengths(batch: Batch) -> list[tuple[str, int]]:
+    return [(chunk.request.request_id, chunk.length) for chunk in batch.chunks]
 
 
 def test_decodes_come_before_prefills() -> None:
-    scheduler = Scheduler(BlockPool(64, SIZE), max_batch_size=8, max_batched_tokens=10)
-    requests = [Request.from_submit(submit(str(i), [i] * 9, max_tokens=9), i) for i in range(2)]
-    scheduler.add(requests[0])
-    scheduler.computed(scheduler.schedule().prefills[0])
-    requests[0].tokens.append(0)
-    scheduler.add(requests[1])
-    batch = scheduler.schedule()
-    assert [(chunk.request, chunk.length) for chunk in batch.chunks] == [
-        (requests[0], 1),
-        (requests[1], 9),
-    ]
+    bench = Bench(tokens=10, pace=9)
+    bench.add("first", 9, max_tokens=9)
+    bench.step()
+    bench.add("second", 9)
+    assert lengths(bench.step()) == [("first", 1), ("second", 9)]
 
 
 def test_admission_reserves_the_whole_prompt_and_the_watermark() -> None:
-    scheduler = Scheduler(
-        BlockPool(10, SIZE), max_batch_size=8, max_batched_tokens=4, watermark=0.2
+    bench = Bench(blocks=10, watermark=0.2)
+    for name, length in (("a", 16), ("b", 16), ("c", 1)):
+        bench.add(name, length)
+    bench.scheduler.schedule()
+    assert [len(request.table) for request in bench.scheduler.running] == [4, 4]
+    assert len(bench.scheduler.waiting) == 1, "one block more would touch the watermark"
+
+
+# Classes.
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize(("blocks", "batch"), [(64, 4), (12, 8)])
+def test_a_better_class_is_in_the_very_next_step(blocks: int, batch: int, caching: bool) -> None:
+    """Whether it is the batch that is full, or the pool."""
+    bench = Bench(blocks=blocks, batch=batch, caching=caching, batch_load=8)
+    for index in range(4):
+        bench.add(f"batch-{index}", 8, priority="batch", max_tokens=4)
+    bench.step()
+    assert bench.running() == ["batch-0", "batch-1", "batch-2", "batch-3"]
+    bench.add("online", 12, priority="online", max_tokens=2)
+    batch_of = bench.step()
+    assert batch_of.started == (bench.requests["online"],)
+    assert ("online", 12) in lengths(batch_of), "its whole prompt is read at once"
+    assert "batch-3" not in bench.running(), "the youngest of the lowest class gave way"
+    assert "batch-0" in bench.running()
+    bench.run()
+    assert {r.generated for r in bench.requests.values()} == {4, 2}
+
+
+def test_nobody_leaves_where_that_makes_no_room() -> None:
+    bench = Bench(blocks=12)
+    bench.add("online-0", 32, priority="online", max_tokens=4)
+    bench.add("batch", 4, priority="batch", max_tokens=4)
+    bench.step()
+    bench.add("online-1", 30, priority="online", max_tokens=2)
+    bench.step()
+    assert bench.running() == ["online-0", "batch"], (
+        "without the two blocks of `batch` it is no better off"
     )
-    for index, length in enumerate((16, 16, 1)):
-        scheduler.add(Request.from_submit(submit(str(index), [index] * length), index))
-    scheduler.schedule()
-    assert [len(request.table) for request in scheduler.running] == [4, 4]
-    assert len(scheduler.waiting) == 1, "one block more would touch the watermark"
+    bench.run()
+    assert bench.requests["batch"].preemptions == 0
+
+
+def test_a_lower_class_of_one_tenant_gives_way_within_its_quota() -> None:
+    bench = Bench(limits={"a": Limits(max_running=1), "b": Limits(kv_blocks=4)})
+    bench.add("a-batch", priority="batch", tenant="a", max_tokens=8)
+    bench.add("b-batch", 12, priority="batch", tenant="b", max_tokens=4)
+    bench.step()
+    bench.add("a-online", priority="online", tenant="a", max_tokens=2)
+    bench.add("b-online", 8, priority="online", tenant="b", max_tokens=2)
+    bench.step()
+    assert bench.running() == ["a-online", "b-online"]
+    bench.run()
+    assert [bench.requests[name].generated for name in ("a-batch", "b-batch")] == [8, 4]
+
+
+def test_a_large_request_of_a_lower_class_holds_up_nobody_better() -> None:
+    bench = Bench(blocks=16)
+    bench.add("running", 32, max_tokens=32)
+    bench.step()
+    bench.add("large", 40, priority="batch", max_tokens=2)
+    bench.step()
+    bench.add("online", 8, priority="online", max_tokens=2)
+    bench.step()
+    assert bench.running() == ["online", "running"]
+
+
+def test_batch_waits_for_the_load_to_fall() -> None:
+    bench = Bench(batch_load=2)
+    for index in range(2):
+        bench.add(f"online-{index}", priority="online", max_tokens=4 + 2 * index)
+    bench.add("batch", priority="batch", max_tokens=2)
+    for _ in range(4):
+        bench.step()
+        assert "batch" not in bench.started
+    bench.step()
+    assert bench.started["batch"] == 4, "one of the two is done"
+
+
+# Sizes.
+
+
+def test_small_ones_pass_a_large_one_but_not_for_ever() -> None:
+    bench = Bench(blocks=16, batch=32)
+    bench.add("running", 20, max_tokens=20)
+    bench.step()
+    large = bench.add("large", 48, max_tokens=2)
+    for index in range(40):
+        bench.add(f"small-{index}", 4, max_tokens=4)
+    bench.run()
+    before = [name for name, at in bench.started.items() if at < bench.started["large"]]
+    assert len(before) == 1 + MAX_OVERTAKEN
+    assert large.overtaken == MAX_OVERTAKEN
+
+
+def test_a_short_prompt_is_not_behind_a_long_one() -> None:
+    bench = Bench(blocks=512, tokens=16)
+    bench.add("long", 1000, max_tokens=2)
+    bench.step()
+    short = bench.add("short", 12, max_tokens=2)
+    bench.step()
+    bench.step()
+    assert short.generated >= 1
+    bench.run()
+    assert bench.requests["long"].generated == 2
+
+
+def test_a_long_prompt_is_not_held_up_by_many_short_ones() -> None:
+    bench = Bench(blocks=512, batch=8, tokens=16, pace=16)
+    long = bench.add("long", 200, max_tokens=1)
+    for index in range(200):
+        bench.add(f"short-{index}", 16, max_tokens=1)
+    for _ in range(200 // 8):
+        bench.step()
+    assert long.computed == 0
+    assert long.generated == 1, "it had half of every step"
+
+
+# Pace.
+
+
+def test_the_pace_bounds_prompts_only_where_somebody_waits_for_a_token() -> None:
+    bench = Bench(blocks=256, tokens=64, pace=5)
+    bench.add("long", 200, max_tokens=2)
+    assert lengths(bench.step()) == [("long", 64)]
+    bench.add("stream", 4, max_tokens=8)
+    assert lengths(bench.step()) == [("long", 60), ("stream", 4)]
+    assert lengths(bench.step()) == [("stream", 1), ("long", 5)]
+    bench.add("online", 32, priority="online", max_tokens=2)
+    assert lengths(bench.step()) == [("stream", 1), ("online", 32)], (
+        "who is better does not wait for it"
+    )
+
+
+def test_the_pace_follows_what_steps_take() -> None:
+    pace = Pace(None, 512)
+    assert pace.limit(1) == 32, "nothing is known yet"
+    pace.observe(0.020, decodes=1, prefill_tokens=0)
+    pace.observe(0.020 + 0.100, decodes=1, prefill_tokens=50)
+    assert pace.limit(1) == 12, "(2.2 - 1) x 20 ms at 2 ms a token"
+    for _ in range(40):
+        pace.observe(0.020 + 0.005, decodes=1, prefill_tokens=10)
+    assert pace.limit(1) == 48
+    pace.observe(0.200, decodes=32, prefill_tokens=0)
+    assert pace.limit(32) == 480
+    for _ in range(40):
+        pace.observe(9.0, decodes=1, prefill_tokens=8)
+    assert pace.limit(1) == 8, "a prompt goes on, however slow"
+    assert Pace(None, 4).limit(1) == 4
+    assert Pace(100, 512).limit(1) == 100
+
+
+# Tenants.
+
+
+@pytest.mark.parametrize("limits", [Limits(max_running=2), Limits(kv_blocks=8)])
+def test_a_noisy_tenant_holds_up_nobody_else(limits: Limits) -> None:
+    """200 requests of one tenant wait; each of the other's starts in the step after it came."""
+    bench = Bench(blocks=64, batch=8, limits={"noisy": limits})
+    for index in range(200):
+        bench.add(f"noisy-{index}", 12, tenant="noisy", max_tokens=4)
+    for index in range(40):
+        bench.add(f"quiet-{index}", 8, tenant="quiet", max_tokens=2)
+        due = bench.steps
+        bench.step()
+        assert bench.started[f"quiet-{index}"] == due
+        assert sum(name.startswith("noisy") for name in bench.running()) <= 2
+    bench.run()
+    assert len(bench.started) == 240
+
+
+def test_a_shared_prefix_counts_once_a_tenant() -> None:
+    bench = Bench(limits={"a": Limits(kv_blocks=6)})
+    prompt = list(range(17))
+    for name in ("one", "two"):
+        request = Request.from_submit(submit(name, prompt, max_tokens=3), len(bench.requests))
+        bench.requests[name] = request
+        bench.scheduler.add(request)
+        bench.step()
+    assert bench.running() == ["one", "two"]
+    assert bench.scheduler.tenants.held() == {"a": 6}
+
+
+def test_within_a_quota_a_large_one_does_not_starve() -> None:
+    bench = Bench(blocks=64, batch=32, limits={"a": Limits(kv_blocks=8)})
+    bench.add("running", 12, tenant="a", max_tokens=12)
+    bench.step()
+    large = bench.add("large", 24, tenant="a", max_tokens=2)
+    for index in range(40):
+        bench.add(f"small-{index}", 3, tenant="a", max_tokens=1)
+        bench.add(f"other-{index}", 3, tenant="b", max_tokens=1)
+    bench.run()
+    passed = [
+        n
+        for n, at in bench.started.items()
+        if n.startswith("small") and at < bench.started["large"]
+    ]
+    assert len(passed) == large.overtaken == MAX_OVERTAKEN
+    assert bench.started["other-39"] <= 10, "another tenant's go by"

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from kvops.config.load import load_config
-from kvops.config.schema import Runtime
-from kvops.errors import EngineRestarted, QueueFull
+from kvops.config.schema import NodeConfig, Runtime, Tenant
+from kvops.config.schema import ResultStore as StoreSettings
+from kvops.errors import EngineRestarted, QueueFull, TenantLimit
 from kvops.models.store import resolve
 from kvops.models.tokenizer import load_tokenizer
 from kvops.node.admission import Admission, Work
@@ -24,9 +25,10 @@ from kvops.node.api.shapes import CompletionShape
 from kvops.node.daemon import Daemon
 from kvops.node.generation import Event, Generation
 from kvops.node.meter import Meter
+from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Sink, Supervisor
-from kvops.node.wire import Start, StepDone, Submit, TokenDelta, TokenLogprobs
+from kvops.node.wire import PriorityClass, Start, StepDone, Submit, TokenDelta, TokenLogprobs
 
 
 class Bench:
@@ -46,17 +48,26 @@ class Bench:
         monkeypatch.setattr(
             self.supervisor, "submit", lambda request, sink: self._take(request, sink)
         )
-        self.admission = Admission(Runtime(**runtime), self.supervisor, self.meter)
+        self.admission = Admission(
+            NodeConfig(runtime=Runtime(**runtime)),
+            self.supervisor,
+            self.meter,
+            ResultStore(StoreSettings(), "r"),
+        )
 
     def _take(self, request: Submit, sink: Sink) -> None:
         self.sinks[request.request_id] = sink
 
-    def admit(self, request_id: str, n: int = 1) -> Generation:
+    def admit(
+        self,
+        request_id: str,
+        n: int = 1,
+        priority: PriorityClass = "normal",
+        tenant: str = "default",
+    ) -> Generation:
         prompts = (((1, 2, 3), SamplingParams(max_tokens=8)),)
         return self.admission.admit(
-            Work(
-                request_id, "default", b"", "normal", prompts, n, asyncio.get_running_loop().time()
-            )
+            Work(request_id, tenant, b"", priority, prompts, n, asyncio.get_running_loop().time())
         )
 
 
@@ -124,6 +135,37 @@ async def test_the_queue_counts_what_waits_beyond_the_free_slots(
     with pytest.raises(QueueFull):
         bench.admit("d", n=3)
     assert len(bench.admit("d", n=2).choices) == 2
+
+
+async def test_a_lower_class_does_not_fill_the_queue_of_a_better_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch, max_batch_size=1, max_queue=1)
+    for name in ("a", "b"):
+        bench.admit(name, priority="batch")
+    with pytest.raises(QueueFull):
+        bench.admit("c", priority="batch")
+    for name in ("d", "e"):
+        bench.admit(name, priority="online")
+    for priority in ("online", "normal"):
+        with pytest.raises(QueueFull):
+            bench.admit("f", priority=priority)
+
+
+async def test_a_tenants_bounds_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch, max_batch_size=4, max_queue=100)
+    limits = {"noisy": Tenant(max_running=1, max_waiting=2), "mute": Tenant(max_waiting=0)}
+    bench.admission._config = NodeConfig(runtime=bench.admission._runtime, tenants=limits)
+    for name in ("a", "b", "c"):
+        bench.admit(name, tenant="noisy")
+    with pytest.raises(TenantLimit):
+        bench.admit("d", tenant="noisy")
+    with pytest.raises(TenantLimit):
+        bench.admit("e", n=5, tenant="mute")
+    assert len(bench.admit("f", n=4, tenant="mute").choices) == 4
+    assert len(bench.admit("g", n=16, tenant="another").choices) == 16
 
 
 async def test_a_generation_ends_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvops.config.schema import OverLength
-from kvops.errors import ContextLengthExceeded
-from kvops.node.length import fit
+from kvops.errors import ContextLengthExceeded, KvQuotaExceeded
+from kvops.node.length import Fitted, Segment, Worth, limit_of
+from kvops.node.length import fit as fit_segments
 
 PROMPT = list(range(100))
+
+
+def fit(
+    prompt: list[int], asked: int | None, usual: int | None, limit: int, policy: OverLength
+) -> Fitted:
+    return fit_segments([Segment(prompt)], asked, usual, limit, policy)
 
 
 def test_what_fits_is_left_alone() -> None:
@@ -84,3 +91,47 @@ def test_the_result_always_fits(
     assert len(fitted.tokens) >= 1
     assert fitted.max_tokens == asked or (asked is None and fitted.max_tokens >= 1)
     assert len(fitted.tokens) + fitted.removed == length
+
+
+CHAT = [
+    Segment([-1, -2], Worth.FRAME),
+    Segment(range(10), Worth.SYSTEM),
+    Segment([-3], Worth.FRAME),
+    Segment(range(10, 20)),
+    Segment([-4], Worth.FRAME),
+    Segment(range(20, 30)),
+    Segment([-5, -6], Worth.FRAME),
+]
+"""36 tokens: a system message, two others, and the frame around them."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        ("truncate_head", range(24, 30)),
+        ("truncate_tail", range(10, 16)),
+        ("truncate_middle", [10, 11, 12, 27, 28, 29]),
+    ],
+)
+def test_of_a_chat_only_the_messages_are_cut(policy: OverLength, kept: list[int]) -> None:
+    fitted = fit_segments(CHAT, 8, None, 30, policy)
+    assert [token for token in fitted.tokens if token < 0] == [-1, -2, -3, -4, -5, -6]
+    assert [token for token in fitted.tokens if token >= 0] == [*range(10), *kept]
+    assert fitted.removed == 14
+
+
+def test_the_system_message_goes_last() -> None:
+    fitted = fit_segments(CHAT, 8, None, 20, "truncate_tail")
+    assert fitted.tokens == (-1, -2, 0, 1, 2, 3, 4, 5, -3, -4, -5, -6)
+    with pytest.raises(ContextLengthExceeded):
+        fit_segments(CHAT, 8, None, 14, "truncate_tail")
+
+
+def test_a_quota_bounds_what_the_model_would_take() -> None:
+    assert limit_of(50, 10, 128, None, "reject") == limit_of(50, 10, 128, 500, "reject") == 128
+    assert limit_of(50, 10, 128, 64, "reject") == 64
+    assert limit_of(60, 10, 128, 64, "truncate_head") == 64
+    assert limit_of(200, 10, 128, 64, "reject") == 128, "no model would take it: that is said"
+    for policy in ("reject", "truncate_head"):
+        with pytest.raises(KvQuotaExceeded):
+            limit_of(20, 64, 128, 64, policy)  # type: ignore[arg-type]

@@ -107,6 +107,59 @@ def test_a_model_that_cannot_be_loaded_ends_the_node(
     assert registry.running() == []
 
 
+@pytest.mark.parametrize(
+    ("setting", "lower"),
+    [({"blocks": 2**24}, "kv_cache.blocks"), ({"bytes": "900TiB"}, "kv_cache.bytes")],
+)
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
+    setting: dict[str, object], lower: str, tiny_model: Path, tmp_path: Path, kvops_home: Path
+) -> None:
+    config = tmp_path / "node.yaml"
+    servers = {"port": 0, "control_port": 0}
+    settings = {"server": servers, "model": {"name": str(tiny_model)}, "kv_cache": setting}
+    config.write_text(yaml.safe_dump(settings))
+    result = run_kvops("node", "start", "-c", str(config), env={"KVOPS_HOME": str(kvops_home)})
+    assert result.returncode == 1
+    assert "model loaded" not in result.stdout
+    for word in ("weights", "pool", "free", lower):
+        assert word in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+    assert registry.running() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("tenants: {acme: {clas: batch}}", "tenants.acme.clas"),
+        ("tenants: {acme: {kv_quota: lots}}", "tenants.acme.kv_quota"),
+        ("tenants: {acme: {kv_quota: 150%}}", "tenants.acme.kv_quota"),
+        ("tenant_defaults: {max_running: 0}", "tenant_defaults.max_running"),
+        ("runtime: {batch_admission: {max_online_running: 0}}", "max_online_running"),
+        ("runtime: {result_store: {bytes: 5}}", "runtime.result_store.bytes"),
+    ],
+)
+def test_a_bad_limit_is_named(text: str, named: str, tmp_path: Path, kvops_home: Path) -> None:
+    config = tmp_path / "node.yaml"
+    config.write_text(text)
+    result = run_kvops("node", "start", "-c", str(config), env={"KVOPS_HOME": str(kvops_home)})
+    assert result.returncode == 2
+    assert named in result.stderr
+
+
+def test_a_quota_of_no_block_is_refused(tiny_model: Path, tmp_path: Path, kvops_home: Path) -> None:
+    config = tmp_path / "node.yaml"
+    settings = {
+        "server": {"port": 0, "control_port": 0},
+        "model": {"name": str(tiny_model)},
+        "kv_cache": {"blocks": 16},
+        "tenants": {"acme": {"kv_quota": "1%"}},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    result = run_kvops("node", "start", "-c", str(config), env={"KVOPS_HOME": str(kvops_home)})
+    assert result.returncode == 1
+    assert "tenants.acme: kv_quota is less than one block" in result.stderr
+
+
 def test_a_bad_setting_is_a_usage_error(tmp_path: Path, kvops_home: Path) -> None:
     config = tmp_path / "node.yaml"
     config.write_text("server: {prot: 1}")

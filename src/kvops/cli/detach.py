@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -25,7 +26,8 @@ _OPTIONS = {
     "server.port": "--port",
     "server.control_port": "--control-port",
 }
-_READY = " ready "
+_READY = re.compile(r" s  ready +\S")
+"""The line of the report that says so; other steps may have the word in their names."""
 _ERROR = "error ["
 _GRACE = 600.0
 _END_SECONDS = 15.0
@@ -76,7 +78,7 @@ def _follow(process: subprocess.Popen[bytes], shown: TextIO, output: Path) -> No
         for line in iter(shown.readline, ""):
             said_why = said_why or line.startswith(_ERROR)
             typer.echo(line, nl=False, err=said_why)
-            if _READY in line:
+            if _READY.search(line):
                 return
         if ended:
             raise _ended(process.returncode, said_why, output)

@@ -87,8 +87,8 @@ def load_config(file: Path | None, overrides: Mapping[str, Any] | None = None) -
 def leaf_keys(model: type[BaseModel] = NodeConfig, prefix: str = "") -> list[str]:
     """Every setting as a dotted key, in the order of the schema."""
     keys: list[str] = []
-    for name, field in model.model_fields.items():
-        nested = field.annotation
+    for attribute, field in model.model_fields.items():
+        name, nested = field.alias or attribute, field.annotation
         if isinstance(nested, type) and issubclass(nested, BaseModel):
             keys += leaf_keys(nested, f"{prefix}{name}.")
         else:
@@ -177,8 +177,11 @@ def _build(
 ) -> tuple[NodeConfig | None, list[_Fault]]:
     nested: dict[str, Any] = {}
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
+        *sections, name = key.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
     try:
         return NodeConfig.model_validate(nested), []
     except ValidationError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -15,6 +15,8 @@ Seconds = Annotated[
 Bytes = Annotated[int, BeforeValidator(parse_size), Field(json_schema_extra={"format": "size"})]
 Port = Annotated[int, Field(ge=0, le=65535)]
 OverLength = Literal["reject", "truncate_head", "truncate_middle", "truncate_tail"]
+PriorityClass = Literal["online", "normal", "batch"]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$")]
 
 
 class Section(BaseModel):
@@ -35,7 +37,8 @@ class Server(Section):
 class Model(Section):
     name: str = "smollm2-135m"
     """Name of a pulled model, or a path to a folder or .gguf file."""
-    weights_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    weights_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """float32 is exact; int8 (on CPUs with AVX2) is 4 times smaller and about as much faster."""
     max_context_length: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
     """Prompt + output tokens of one request; by default what the model was trained for."""
 
@@ -47,9 +50,28 @@ class KvCache(Section):
     blocks: Annotated[int, Field(ge=2, le=2**24)] | None = None
     """One of blocks, bytes, memory_fraction. Default: bytes 1GiB on a CPU, memory_fraction 0.85 on a GPU."""
     block_size: Literal[8, 16, 32, 64] = 16
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """float32 is exact; bfloat16 holds twice the tokens, int8 3.7 times. `auto` follows the weights."""
     prefix_caching: bool = True
     watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
     """Share of the pool that admission leaves free for running requests to grow into."""
+    shared_prefixes: tuple[Path, ...] = ()
+    """Files whose tokens all tenants may share in the cache; computed before the node is ready."""
+
+
+class BatchAdmission(Section):
+    max_online_running: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Batch-class requests start only while fewer requests of the other classes run or wait. Default: half of
+    max_batch_size."""
+
+
+class ResultStore(Section):
+    """Answers to requests that can have no other answer. Bounds are a tenant's."""
+
+    entries: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """0: off."""
+    bytes: Annotated[Bytes, Field(ge=1024, le=2**40)] = 16 * 2**20
+    ttl: Annotated[Seconds, Field(gt=0, le=30 * 86400)] = 300.0
 
 
 class Runtime(Section):
@@ -65,7 +87,14 @@ class Runtime(Section):
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
     """Requests that run at once."""
     max_batched_tokens: Annotated[int, Field(ge=16, le=65536)] = 512
-    """Tokens in one step; smaller keeps others' tokens coming while a long prompt is read."""
+    """Tokens in one step."""
+    max_prefill_tokens: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Prompt tokens in one step while others wait for their next token. Default: so many that a step lasts about
+    twice one without a prompt, measured as the node runs."""
+    batch_window: Annotated[Seconds, Field(ge=0, le=10)] = 0.0
+    """How long an idle engine waits after a first arrival for more to share its step."""
+    batch_admission: BatchAdmission = BatchAdmission()
+    result_store: ResultStore = ResultStore()
     max_queue: Annotated[int, Field(ge=0, le=100_000)] = 64
     """Requests that may wait; one more gets 429 queue_full."""
     queue_timeout: Annotated[Seconds, Field(gt=0, le=86400)] = 30.0
@@ -87,6 +116,48 @@ class Limits(Section):
     logprobs: Annotated[int, Field(ge=0, le=100)] = 20
 
 
+def _parse_quota(value: Any) -> Any:
+    """`400` blocks, `25%` or `0.25` of the pool, `256MiB`; or a mapping that names one of them."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, int):
+        return {"blocks": value}
+    if isinstance(value, float):
+        return {"ratio": value}
+    share = value.removesuffix("%")
+    if share != value and share.strip().replace(".", "", 1).isdecimal():
+        return {"ratio": float(share) / 100}
+    return {"bytes": parse_size(value)}
+
+
+class KvQuota(Section):
+    """The first that is set decides."""
+
+    blocks: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    bytes: Annotated[Bytes, Field(gt=0)] | None = None
+    ratio: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Of the pool."""
+
+
+class Tenant(Section):
+    """What the requests of one tenant may take, all of its keys together. No value: no bound of its own."""
+
+    priority: PriorityClass | None = Field(default=None, alias="class")
+    """The class of its requests, and the best that they may ask for. Default: normal, and free to ask."""
+    max_running: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    kv_quota: Annotated[KvQuota, BeforeValidator(_parse_quota)] | None = None
+    """Blocks that its running requests hold together; one that they share counts once."""
+
+
+class Warmup(Section):
+    prefixes: dict[Name, tuple[Path, ...]] = {}
+    """By tenant: files whose tokens are in its prefix cache before the node is ready. Text, or a chat as a JSON
+    list of messages (.json)."""
+
+
 class NodeConfig(Section):
     name: Annotated[
         str,
@@ -99,4 +170,11 @@ class NodeConfig(Section):
     model: Model = Model()
     kv_cache: KvCache = KvCache()
     runtime: Runtime = Runtime()
+    tenants: dict[Name, Tenant] = {}
+    tenant_defaults: Tenant = Tenant()
+    """For each tenant that is not in `tenants`."""
+    warmup: Warmup = Warmup()
     limits: Limits = Limits()
+
+    def tenant(self, name: str) -> Tenant:
+        return self.tenants.get(name, self.tenant_defaults)

@@ -14,13 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from kvops.config.schema import Runtime
-from kvops.errors import Draining, QueueFull, RequestCancelled
+from kvops.config.schema import NodeConfig
+from kvops.errors import Draining, QueueFull, RequestCancelled, TenantLimit
 from kvops.node.generation import Choice, Generation
 from kvops.node.meter import Meter
+from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Supervisor
-from kvops.node.wire import PriorityClass, Submit
+from kvops.node.wire import RANK, PriorityClass, Submit
 
 MAX_CHOICES = 128
 
@@ -36,6 +37,8 @@ class Work:
     prompts: tuple[tuple[tuple[int, ...], SamplingParams], ...]
     n: int
     received_at: float
+    stops: tuple[str, ...] = ()
+    """Texts that end a choice; the engine knows nothing of them."""
 
     def submits(self) -> list[Submit]:
         return [
@@ -62,8 +65,12 @@ class Work:
 
 
 class Admission:
-    def __init__(self, runtime: Runtime, supervisor: Supervisor, meter: Meter) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, config: NodeConfig, supervisor: Supervisor, meter: Meter, results: ResultStore
+    ) -> None:
+        self._config = config
+        self._runtime = config.runtime
+        self.results = results
         self._supervisor = supervisor
         self._meter = meter
         self._generations: dict[str, Generation] = {}
@@ -80,29 +87,44 @@ class Admission:
             raise self._supervisor.why_not_ready()
 
     def admit(self, work: Work) -> Generation:
-        """Raises what `check_open` raises, and QueueFull."""
+        """Raises what `check_open` raises, QueueFull, TenantLimit."""
         self.check_open()
-        submits = work.submits()
-        self._check_room(submits)
+        key = self.results.key(work.prompts, work.n, work.stops)
+        known = self.results.get(work.tenant, key) if key else None
         generation = Generation(
             work.request_id,
             self._supervisor,
             self._meter,
             received_at=work.received_at,
+            result_key=None if known else key,
             on_close=self._forget,
         )
+        if known:
+            generation.replay(work.submits(), known)
+        else:
+            self._submit(generation, work)
+        self._generations[work.request_id] = generation
+        self.idle.clear()
+        return generation
+
+    def _submit(self, generation: Generation, work: Work) -> None:
+        submits = work.submits()
+        self._check_queue(submits)
+        self._check_tenant(work.tenant, len(submits))
         generation.submit(
             submits,
             queue_timeout=self._runtime.queue_timeout,
             request_timeout=self._runtime.request_timeout,
         )
-        self._generations[work.request_id] = generation
-        self.idle.clear()
-        return generation
 
-    def _check_room(self, wanted: list[Submit]) -> None:
-        running, waiting = self.split()
-        behind = [choice.submit for choice in waiting] + wanted
+    def _check_queue(self, wanted: list[Submit]) -> None:
+        """Only those of the same or a better class count: a lower one cannot fill the queue of a higher one."""
+        rank = RANK[wanted[0].priority]
+        running, waiting = (
+            [choice.submit for choice in half if RANK[choice.submit.priority] <= rank]
+            for half in self.split()
+        )
+        behind = waiting + wanted
         if len(behind) - self._startable(len(running), behind) > self._runtime.max_queue:
             raise QueueFull(
                 f"{len(waiting)} requests wait and {len(running)} run; at most {self._runtime.max_queue} may wait.",
@@ -127,6 +149,19 @@ class Admission:
         left = stats.kv.free_blocks + stats.kv.cached_blocks
         fitting = sum(total <= left for total in accumulate(needs))
         return min(slots, len(behind), max(0, fitting - len(unseen)))
+    def _check_tenant(self, tenant: str, wanted: int) -> None:
+        limits = self._config.tenant(tenant)
+        if limits.max_waiting is None:
+            return
+        slots = min(self._runtime.max_batch_size, limits.max_running or 1 << 30)
+        running, waiting = (
+            sum(choice.submit.tenant == tenant for choice in half) for half in self.split()
+        )
+        if waiting + wanted - max(0, slots - running) > limits.max_waiting:
+            raise TenantLimit(
+                f"this key's tenant may have {slots} requests running and {limits.max_waiting} waiting.",
+                hint="Try again later.",
+            )
 
     # What is in flight.
 
@@ -170,6 +205,8 @@ class Admission:
             generation.fail(Draining("the node stopped before the request was done."))
 
     def _forget(self, generation: Generation) -> None:
+        if generation.result_key is not None and generation.outcome in ("stop", "length"):
+            self.results.put(generation.tenant, generation.result_key, generation.events)
         self._generations.pop(generation.request_id, None)
         if not self._generations:
             self.idle.set()

@@ -20,6 +20,7 @@ import structlog
 
 from kvops import __version__, paths, registry
 from kvops.config.load import LoadedConfig
+from kvops.config.schema import Tenant
 from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged, resolve
@@ -31,10 +32,12 @@ from kvops.node.logs import log_to
 from kvops.node.meter import Meter
 from kvops.node.preflight import check_machine, check_model, pool_plan, runs_already
 from kvops.node.prompts import PromptReader
+from kvops.node.results import ResultStore
 from kvops.node.services import Services
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
-from kvops.node.wire import EngineInfo, Start
+from kvops.node.warmup import read_prefix_files, tokenize
+from kvops.node.wire import EngineInfo, KvQuota, Start, TenantLimits
 from kvops.units import format_bytes
 
 Report = Callable[[str, str], None]
@@ -68,6 +71,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         meter = Meter()
+        self._prefix_files = read_prefix_files(config)
         self._supervisor = Supervisor(
             _start_message(loaded, model),
             folder,
@@ -75,7 +79,12 @@ class Daemon:
             on_step=meter.step_done,
             on_phase=report,
         )
-        admission = Admission(config.runtime, self._supervisor, meter)
+        admission = Admission(
+            config,
+            self._supervisor,
+            meter,
+            ResultStore(config.runtime.result_store, model.revision),
+        )
         self._services = Services(
             loaded=loaded,
             view=NodeView(loaded, self._supervisor, admission, meter, model.name, model.revision),
@@ -95,10 +104,11 @@ class Daemon:
         self._handle_signals()
         listeners = self._listen()
         serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
-        engine = asyncio.create_task(self._supervisor.run())
+        reader = asyncio.create_task(asyncio.to_thread(PromptReader.load, self._model.path))
+        engine = asyncio.create_task(self._run_engine(reader))
         try:
             registry.write(self._record())
-            await self._serve(engine, serving)
+            await self._serve(engine, reader, serving)
         finally:
             self._services.closing = True
             for listener in listeners:
@@ -124,11 +134,24 @@ class Daemon:
             Listener(control_app, control, connections=64),
         ]
 
-    async def _serve(self, engine: asyncio.Task[None], serving: list[asyncio.Task[None]]) -> None:
+    async def _run_engine(self, reader: asyncio.Task[PromptReader]) -> None:
+        """Listed prefixes are part of what an engine starts with, so that each restart has them too."""
+        if self._prefix_files:
+            services = self._services
+            services.prefixes = tokenize(self._prefix_files, await reader, services.salts)
+            self._supervisor.start_with(services.prefixes)
+        await self._supervisor.run()
+
+    async def _serve(
+        self,
+        engine: asyncio.Task[None],
+        reader: asyncio.Task[PromptReader],
+        serving: list[asyncio.Task[None]],
+    ) -> None:
         """Load, say ready, wait for the end, drain."""
         stop = asyncio.create_task(self._stop.wait())
         try:
-            self._services.reader = await asyncio.to_thread(PromptReader.load, self._model.path)
+            self._services.reader = await reader
             self._services.view.tokenizer_loaded = True
             ready = asyncio.create_task(self._announce())
             life = asyncio.gather(engine, self._check_files(), *serving)
@@ -252,6 +275,21 @@ def _start_message(loaded: LoadedConfig, model: StoredModel) -> Start:
         max_batched_tokens=config.runtime.max_batched_tokens,
         threads=config.runtime.threads,
         device=config.runtime.device,
+        max_prefill_tokens=config.runtime.max_prefill_tokens,
+        batch_max_load=config.runtime.batch_admission.max_online_running,
+        batch_window=config.runtime.batch_window,
+        tenants={name: _limits(tenant) for name, tenant in config.tenants.items()},
+        default_tenant=_limits(config.tenant_defaults),
+    )
+
+
+def _limits(tenant: Tenant) -> TenantLimits:
+    quota = tenant.kv_quota
+    return TenantLimits(
+        max_running=tenant.max_running,
+        kv_quota=KvQuota()
+        if quota is None
+        else KvQuota(blocks=quota.blocks, bytes=quota.bytes, ratio=quota.ratio),
     )
 
 

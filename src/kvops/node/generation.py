@@ -16,6 +16,7 @@ import structlog
 
 from kvops.errors import InternalError, QueueTimeout, RequestCancelled, RequestError, RequestTimeout
 from kvops.node.meter import Meter, Outcome
+from kvops.node.results import Events
 from kvops.node.supervisor import Supervisor
 from kvops.node.wire import FinishReason, PriorityClass, Submit, TokenDelta
 
@@ -78,6 +79,13 @@ class Choice:
             self.finish = delta.finish
         self._generation.choice_moved(self, delta)
 
+    def replay(self, delta: TokenDelta) -> None:
+        """As `delta`, but nobody computed it now, so nothing is measured."""
+        self.started_at = self.created_at
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.tokens += len(delta.token_ids)
+        self.finish = delta.finish
+
     def lost(self, error: RequestError) -> None:
         self._generation.fail(error)
 
@@ -99,9 +107,16 @@ class Generation:
         meter: Meter,
         *,
         received_at: float,
+        result_key: bytes | None,
         on_close: Callable[[Generation], None],
     ) -> None:
+        """`result_key`: its answer is to be kept under this."""
         self.request_id = request_id
+        self.result_key = result_key
+        self.events: Events = []
+        """All that came, where the answer is to be kept."""
+        self.stored = False
+        """It is answered with what an equal request got."""
         self.meter = meter
         self.received_at = received_at
         self.choices: list[Choice] = []
@@ -149,6 +164,16 @@ class Generation:
             loop.call_later(request_timeout, self._took_too_long, request_timeout),
         ]
 
+    def replay(self, submits: list[Submit], events: Events) -> None:
+        """Answer with what an equal request got; the engine is not asked."""
+        self.stored = True
+        self.first_event_at = time.monotonic()
+        self.choices = [Choice(self, index, submit) for index, submit in enumerate(submits)]
+        for index, delta in events:
+            choice = self.choices[index]
+            choice.replay(delta)
+            self._news.put_nowait(Event(choice, delta))
+
     async def next(self) -> Event | None:
         """The next news; None once all choices ended. Safe to cancel. Raises the RequestError that ended it."""
         if self._answered:
@@ -187,14 +212,17 @@ class Generation:
         if self._closed:
             return
         self._closed = True
-        outcome = self._outcome()
+        outcome = self.outcome
         self._cancel_choices()
         for timer in self._timers:
             timer.cancel()
         self._on_close(self)
         seconds = time.monotonic() - self.received_at
-        self.meter.ended(outcome, seconds, self.prompt_tokens, self.output_tokens)
-        self._measure_pace()
+        if self.stored:
+            self.meter.answered_from_store(outcome)
+        else:
+            self.meter.ended(outcome, seconds, self.prompt_tokens, self.output_tokens)
+            self._measure_pace()
         log.info(
             "request",
             request_id=self.request_id,
@@ -203,6 +231,7 @@ class Generation:
             error=self._error.code if self._error else None,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
+            stored=self.stored,
             seconds=round(seconds, 4),
         )
 
@@ -219,6 +248,8 @@ class Generation:
         elif delta.finish == "cancelled":
             self.fail(RequestCancelled("the request was cancelled."))
         else:
+            if self.result_key is not None:
+                self.events.append((choice.index, delta))
             self._news.put_nowait(Event(choice, delta))
 
     def _queued_too_long(self, seconds: float) -> None:
@@ -234,7 +265,9 @@ class Generation:
                 choice.finish = "cancelled"
                 self._supervisor.cancel(choice.request_id)
 
-    def _outcome(self) -> Outcome:
+    @property
+    def outcome(self) -> Outcome:
+        """How it would end if it ended now."""
         if isinstance(self._error, QueueTimeout | RequestTimeout):
             return "timeout"
         if isinstance(self._error, RequestCancelled):

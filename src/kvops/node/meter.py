@@ -48,6 +48,7 @@ class Meter:
         self.rejections: Counter[str] = Counter()
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.stored_answers = 0
         self._make_histograms()
         self._ttft, self._gap, self._queue, self._duration = (
             SlidingWindow(LATENCY_WINDOW) for _ in range(4)
@@ -122,6 +123,12 @@ class Meter:
             self._duration.add(seconds, now)
             self.prompt_size.observe(prompt_tokens)
             self.output_size.observe(output_tokens)
+
+    def answered_from_store(self, outcome: Outcome) -> None:
+        """Nothing was computed: it is a request, but no sample of any latency."""
+        self.outcomes[outcome] += 1
+        self.stored_answers += 1
+        self._requests.add(1, time.monotonic())
 
     def rejected(self, reason: str) -> None:
         now = time.monotonic()

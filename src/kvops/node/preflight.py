@@ -122,6 +122,7 @@ def _plan(cache: KvCache, pool_bytes: int | None, fraction: float | None) -> Poo
         memory_fraction=defaults.memory_fraction if fraction is None else fraction,
         watermark=cache.watermark,
         prefix_caching=cache.prefix_caching,
+        dtype=cache.dtype,
     )
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvops.config.load import LoadedConfig
-from kvops.errors import ModelUnknown
+from kvops.errors import InvalidRequest, ModelUnknown
 from kvops.node.admission import Admission
 from kvops.node.auth import KeyRing, TenantSalts
 from kvops.node.meter import Meter
 from kvops.node.prompts import PromptReader
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
-from kvops.node.wire import EngineInfo
+from kvops.node.wire import RANK, EngineInfo, Prefix, PriorityClass
 
 
 @dataclass
@@ -31,6 +31,8 @@ class Services:
     """Unix seconds."""
     reader: PromptReader | None = None
     """None while the tokenizer is being read."""
+    prefixes: tuple[Prefix, ...] = ()
+    """What the operator listed to be hot."""
     closing: bool = False
     """Set when the listeners close: endless answers end."""
 
@@ -48,3 +50,14 @@ class Services:
                 param="model",
                 hint=f"It serves {self.model_name!r}.",
             )
+
+    def priority_of(self, tenant: str, asked: PriorityClass | None) -> PriorityClass:
+        """The class of a request. Raises InvalidRequest for one above the tenant's own."""
+        own = self.loaded.config.tenant(tenant).priority
+        if own is None:
+            return asked or "normal"
+        if asked is not None and RANK[asked] < RANK[own]:
+            raise InvalidRequest(
+                f"{asked} is above the class of this key's tenant, {own}.", param="priority"
+            )
+        return asked or own

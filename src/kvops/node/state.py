@@ -142,14 +142,16 @@ class NodeView:
             Counter(choice.submit.tenant for choice in half) for half in self.admission.split()
         )
         blocks = self.stats.tenant_blocks if self.stats else {}
-        names = sorted(running.keys() | waiting.keys() | {name for name in blocks if name})
+        info = self.supervisor.info
+        known = {name for name in blocks if name} | set(self.loaded.config.tenants)
+        names = sorted(running.keys() | waiting.keys() | known)
         return tuple(
             TenantUsage(
                 tenant=name,
                 running=running[name],
                 waiting=waiting[name],
                 kv_blocks=blocks.get(name, 0),
-                kv_quota_blocks=None,
+                kv_quota_blocks=info.kv_quota_of(name) if info else None,
             )
             for name in names
         )

@@ -42,6 +42,7 @@ from kvops.node.wire import (
     GetKvMap,
     KvMapReply,
     Loading,
+    Prefix,
     Ready,
     Start,
     Started,
@@ -115,6 +116,10 @@ class Supervisor:
     @property
     def stalled(self) -> bool:
         return self.state == "ready" and self._pulse.overdue(self.work_pending) > 1
+
+    def start_with(self, prefixes: tuple[Prefix, ...]) -> None:
+        """Have every engine from now on compute these before it is ready."""
+        self._start = msgspec.structs.replace(self._start, prefixes=prefixes)
 
     def submit(self, request: Submit, sink: Sink) -> None:
         """Raises NotReady or EngineRestarted while there is no engine to take it."""

@@ -22,6 +22,9 @@ MAX_FRAME = 64 * 2**20
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 PriorityClass = Literal["online", "normal", "batch"]
+RANK: dict[PriorityClass, int] = {"online": 0, "normal": 1, "batch": 2}
+"""0 is served first."""
+KvDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,21 +38,21 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
     watermark: float = 0.01
     """Share of blocks that admission leaves free for running requests to grow into."""
     prefix_caching: bool = True
+    dtype: KvDtype = "auto"
+    """What keys and values are kept in; `auto` follows the weights."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    model_path: str
-    model_name: str
-    revision: str
-    max_context_length: int | None
-    weights_dtype: Literal["auto", "float32", "bfloat16"]
-    pool: PoolPlan
-    max_batch_size: int
-    """Requests in one step."""
-    max_batched_tokens: int
-    """Tokens in one step: bounds how long a prefill can hold up the others."""
-    threads: int | None
-    device: str = "auto"
+class KvQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the pool a tenant may hold. The first that is set decides; none of them: no bound."""
+
+    blocks: int | None = None
+    bytes: int | None = None
+    ratio: float | None = None
+
+
+class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
+    max_running: int | None = None
+    kv_quota: KvQuota = KvQuota()
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -62,6 +65,53 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     priority: PriorityClass = "normal"
     leader: str | None = None
     """For n > 1: the sibling whose prefill this request waits for, so that the prompt is computed once."""
+
+
+class Prefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt beginning that is computed before the engine says `Ready`."""
+
+    name: str
+    """Names the prefix to an operator: its file."""
+    token_ids: tuple[int, ...]
+    tenant: str
+    salt: bytes
+    shared: bool = False
+    """All tenants may meet its blocks. Only these very tokens become common property."""
+
+    def submit(self, request_id: str) -> Submit:
+        """The request that computes it."""
+        return Submit(
+            request_id=request_id,
+            prompt_token_ids=self.token_ids,
+            params=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
+            tenant=self.tenant,
+            salt=self.salt,
+        )
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    model_path: str
+    model_name: str
+    revision: str
+    max_context_length: int | None
+    weights_dtype: Literal["auto", "float32", "bfloat16", "int8"]
+    pool: PoolPlan
+    max_batch_size: int
+    """Requests in one step."""
+    max_batched_tokens: int
+    """Tokens in one step."""
+    threads: int | None
+    device: str = "auto"
+    max_prefill_tokens: int | None = None
+    """Prompt tokens in one step while others wait for their next token; None adapts to what a step takes."""
+    batch_max_load: int | None = None
+    """Batch-class requests start only while fewer online and normal requests are there; None: half a batch."""
+    batch_window: float = 0.0
+    """Seconds that an idle engine waits after the first arrival, so that more of them share a step."""
+    tenants: dict[str, TenantLimits] = {}
+    default_tenant: TenantLimits = TenantLimits()
+    """For tenants that are not in `tenants`, each on its own."""
+    prefixes: tuple[Prefix, ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -102,6 +152,15 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     pool_blocks: int
     block_size: int
     bytes_per_block: int
+    kv_quota_blocks: dict[str, int | None] = {}
+    """Of the tenants that are named in the configuration."""
+    default_kv_quota_blocks: int | None = None
+
+    def kv_quota_of(self, tenant: str) -> int | None:
+        """Blocks that the tenant may hold; None without a bound, as for the engine itself, the nameless tenant."""
+        if not tenant:
+            return None
+        return self.kv_quota_blocks.get(tenant, self.default_kv_quota_blocks)
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -44,6 +44,8 @@ class Answer:
         self._removed = removed
         self._opened: set[int] = set()
         self._headers = {"X-Kvops-Truncated": str(removed)} if removed else {}
+        if generation.stored:
+            self._headers["X-Kvops-Result"] = "stored"
 
     async def whole(self, request: Request) -> Response:
         """Raises RequestError, ClientDisconnect."""

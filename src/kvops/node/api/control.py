@@ -14,6 +14,7 @@ from pydantic import Field
 from kvops.node.api.fields import Body, Within
 from kvops.node.api.jsonbody import JsonRoute
 from kvops.node.services import Services
+from kvops.node.warmup import warm_up
 from kvops.telemetry.snapshot import encode
 
 router = APIRouter(prefix="/control", route_class=JsonRoute)
@@ -66,7 +67,7 @@ async def kv_map(node: Node, cells: Annotated[int, Query(), Within(1, 100_000)] 
 @router.get("/config")
 async def config(node: Node) -> dict[str, Any]:
     """The settings in force and where each came from. The keys themselves are in none of them."""
-    settings = node.loaded.config.model_dump(mode="json")
+    settings = node.loaded.config.model_dump(mode="json", by_alias=True)
     return {
         "config": settings,
         "origins": node.loaded.origins,
@@ -101,10 +102,20 @@ async def cancel(body: CancelRequest, node: Node) -> dict[str, Any]:
 
 @router.post("/flush")
 async def flush(node: Node) -> dict[str, Any]:
-    """Forget the cached prefixes that no request holds."""
+    """Forget the cached prefixes that no request holds, and all kept results."""
+    results = node.admission.results.flush()
     blocks = await node.supervisor.flush()
-    log.info("flushed", blocks=blocks)
-    return {"blocks": blocks}
+    log.info("flushed", blocks=blocks, results=results)
+    return {"blocks": blocks, "results": results}
+
+
+@router.post("/warmup")
+async def warmup(node: Node) -> dict[str, Any]:
+    """Compute the listed prefixes that are no longer in the cache; returns when they are."""
+    node.serving()
+    counts = await warm_up(node.prefixes, node.supervisor)
+    log.info("warmed_up", **counts)
+    return counts
 
 
 @router.post("/shutdown", response_model=None)

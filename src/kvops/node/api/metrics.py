@@ -38,6 +38,11 @@ class _NodeCollector(Collector):
         yield from _kv(snapshot)
         yield from _queue(snapshot)
         yield from _traffic(snapshot)
+        yield _counter(
+            "result_store_hits",
+            "Requests answered with a kept result.",
+            self._view.meter.stored_answers,
+        )
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -11,12 +11,19 @@ from kvops.models.tokenizer import Tokenizer
 from kvops.node.admission import Work
 from kvops.node.api.answers import Answer
 from kvops.node.api.jsonbody import JsonRoute
-from kvops.node.api.prepare import Prepared, check_messages, prepare_chat, prepare_completion
+from kvops.node.api.prepare import (
+    Prepared,
+    Terms,
+    check_messages,
+    prepare_chat,
+    prepare_completion,
+)
 from kvops.node.api.replies import Replies
 from kvops.node.api.schemas import ChatRequest, CompletionRequest, Sampling, TokenizeRequest
 from kvops.node.api.shapes import ChatShape, CompletionShape, Shape
 from kvops.node.auth import Caller
 from kvops.node.services import Services
+from kvops.node.wire import EngineInfo
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
 
@@ -47,7 +54,7 @@ async def models(node: Node) -> dict[str, Any]:
 async def completions(body: CompletionRequest, request: Request, node: Node) -> Response:
     info, reader = node.serving()
     node.check_model(body.model)
-    prepared = await prepare_completion(body, node.loaded.config, info, reader)
+    prepared = await prepare_completion(body, _terms(request, node, info), reader)
     shape = CompletionShape(
         f"cmpl-{_hex(request)}", body.model, reader.tokenizer,
         logprobs=body.logprobs is not None, usage_field=_wants_usage(body),
@@ -59,7 +66,7 @@ async def completions(body: CompletionRequest, request: Request, node: Node) -> 
 async def chat_completions(body: ChatRequest, request: Request, node: Node) -> Response:
     info, reader = node.serving()
     node.check_model(body.model)
-    prepared = await prepare_chat(body, node.loaded.config, info, reader)
+    prepared = await prepare_chat(body, _terms(request, node, info), reader)
     shape = ChatShape(
         f"chatcmpl-{_hex(request)}", body.model, reader.tokenizer,
         logprobs=bool(body.logprobs), usage_field=_wants_usage(body),
@@ -95,10 +102,11 @@ async def _answer(
         request_id=request.state.request_id,
         tenant=caller.tenant,
         salt=node.salts.of(caller.tenant),
-        priority=body.priority or "normal",
+        priority=node.priority_of(caller.tenant, body.priority),
         prompts=prepared.prompts,
         n=body.n or 1,
         received_at=request.state.received_at,
+        stops=tuple(body.stop),
     )
     generation = node.admission.admit(work)
     request.state.admitted = True
@@ -107,6 +115,11 @@ async def _answer(
     if body.stream:
         return await answer.stream(request, include_usage=_wants_usage(body))
     return await answer.whole(request)
+
+
+def _terms(request: Request, node: Services, info: EngineInfo) -> Terms:
+    caller: Caller = request.state.caller
+    return Terms(node.loaded.config, info, caller.tenant)
 
 
 def _wants_usage(body: Sampling) -> bool:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvops.config.schema import Limits, NodeConfig
+from kvops.config.schema import Limits, NodeConfig, OverLength
 from kvops.errors import InvalidRequest
 from kvops.node.admission import MAX_CHOICES
 from kvops.node.api.schemas import ChatRequest, CompletionRequest, Message, Sampling
-from kvops.node.length import Fitted, fit
+from kvops.node.length import Fitted, Segment, fit, limit_of
 from kvops.node.prompts import PromptReader
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import EngineInfo
 
 _COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat may use what is left of the context."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a request is measured against."""
+
+    config: NodeConfig
+    info: EngineInfo
+    tenant: str
+
+    @property
+    def vocabulary(self) -> int:
+        return self.info.spec.vocab_size
+
+    def limit(self, prompt: int, body: Sampling) -> int:
+        """Tokens that a request with so long a prompt may have. Raises KvQuotaExceeded."""
+        blocks = self.info.kv_quota_of(self.tenant)
+        quota = None if blocks is None else blocks * self.info.block_size
+        return limit_of(
+            prompt, body.output_limit, self.info.max_model_len, quota, self.policy(body)
+        )
+
+    def policy(self, body: Sampling) -> OverLength:
+        return body.over_length or self.config.runtime.over_length
 
 
 @dataclass(frozen=True)
@@ -25,27 +50,29 @@ class Prepared:
 
 
 async def prepare_completion(
-    body: CompletionRequest, config: NodeConfig, info: EngineInfo, reader: PromptReader
+    body: CompletionRequest, terms: Terms, reader: PromptReader
 ) -> Prepared:
-    """Raises InvalidRequest, ContextLengthExceeded."""
-    _check_limits(body, config.limits, info.spec.vocab_size, len(body.prompt))
-    _bound("logprobs", body.logprobs, config.limits.logprobs)
+    """Raises InvalidRequest, ContextLengthExceeded, KvQuotaExceeded."""
+    limits = terms.config.limits
+    _check_limits(body, limits, terms.vocabulary, len(body.prompt))
+    _bound("logprobs", body.logprobs, limits.logprobs)
     many = len(body.prompt) > 1
     prompts = [
-        await reader.completion(one, info.spec.vocab_size, f"prompt[{at}]" if many else "prompt")
+        await reader.completion(one, terms.vocabulary, f"prompt[{at}]" if many else "prompt")
         for at, one in enumerate(body.prompt)
     ]
-    fitted = [_fit(body, prompt, _COMPLETION_TOKENS, config, info) for prompt in prompts]
+    fitted = [
+        _fit(body, reader.plain_segments(prompt), _COMPLETION_TOKENS, terms) for prompt in prompts
+    ]
     return _prepared(body, fitted, body.logprobs)
 
 
-async def prepare_chat(
-    body: ChatRequest, config: NodeConfig, info: EngineInfo, reader: PromptReader
-) -> Prepared:
-    """Raises InvalidRequest, ContextLengthExceeded."""
-    _check_limits(body, config.limits, info.spec.vocab_size, 1)
-    check_messages(body.messages, config.limits)
-    _bound("top_logprobs", body.top_logprobs, config.limits.logprobs)
+async def prepare_chat(body: ChatRequest, terms: Terms, reader: PromptReader) -> Prepared:
+    """Raises InvalidRequest, ContextLengthExceeded, KvQuotaExceeded."""
+    limits = terms.config.limits
+    _check_limits(body, limits, terms.vocabulary, 1)
+    check_messages(body.messages, limits)
+    _bound("top_logprobs", body.top_logprobs, limits.logprobs)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
     if (
@@ -56,8 +83,12 @@ async def prepare_chat(
         raise InvalidRequest(
             "max_tokens and max_completion_tokens differ.", param="max_completion_tokens"
         )
-    prompt = await reader.chat(body.messages)
-    fitted = _fit(body, prompt, None, config, info)
+    prompt = [Segment(await reader.chat(body.messages))]
+    length = len(prompt[0].tokens)
+    too_long = length + (body.output_limit or 1) > terms.limit(length, body)
+    if too_long and terms.policy(body) != "reject":
+        prompt = await reader.chat_segments(body.messages)
+    fitted = _fit(body, prompt, None, terms)
     return _prepared(body, [fitted], (body.top_logprobs or 0) if body.logprobs else None)
 
 
@@ -91,11 +122,9 @@ def _bound(name: str, value: int | None, bound: int) -> None:
         raise InvalidRequest(f"{value} is over this node's bound of {bound}.", param=name)
 
 
-def _fit(
-    body: Sampling, prompt: list[int], usual: int | None, config: NodeConfig, info: EngineInfo
-) -> Fitted:
-    policy = body.over_length or config.runtime.over_length
-    fitted = fit(prompt, body.output_limit, usual, info.max_model_len, policy)
+def _fit(body: Sampling, prompt: Sequence[Segment], usual: int | None, terms: Terms) -> Fitted:
+    limit = terms.limit(sum(len(one.tokens) for one in prompt), body)
+    fitted = fit(prompt, body.output_limit, usual, limit, terms.policy(body))
     if (body.min_tokens or 0) > fitted.max_tokens:
         raise InvalidRequest(
             f"min_tokens is over max_tokens ({fitted.max_tokens}).", param="min_tokens"

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 ROOT = bytes(32)
 """Parent digest of a first block."""
@@ -25,6 +26,13 @@ class Block:
     """Tenant salt and token ids, compared on a hit so that a digest collision is a miss."""
 
 
+class BlockKey(NamedTuple):
+    """What a full block is found by."""
+
+    digest: bytes
+    content: bytes
+
+
 def block_content(salt: bytes, tokens: Sequence[int]) -> bytes:
     return salt + array("I", tokens).tobytes()
 
@@ -32,6 +40,11 @@ def block_content(salt: bytes, tokens: Sequence[int]) -> bytes:
 def block_digest(parent: bytes, content: bytes) -> bytes:
     """SHA-256 of the chain: the parent's digest (32 bytes), then the salt and the token ids."""
     return hashlib.sha256(parent + content).digest()
+
+
+def block_key(parent: bytes, salt: bytes, tokens: Sequence[int]) -> BlockKey:
+    content = block_content(salt, tokens)
+    return BlockKey(block_digest(parent, content), content)
 
 
 class BlockPool:
@@ -43,6 +56,8 @@ class BlockPool:
         self.prefix_caching = prefix_caching
         self.blocks = [Block() for _ in range(total)]
         self.evictions = 0
+        self.releases = 0
+        """Grows whenever a table is given back: what found no room may then be tried again."""
         self._free = list(range(total - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._by_digest: dict[bytes, int] = {}
@@ -86,33 +101,29 @@ class BlockPool:
 
     def release(self, table: Sequence[int]) -> None:
         """One reference less to each block; the tail goes first, so that it is reclaimed before its prefix."""
+        self.releases += 1
         for block_id in reversed(table):
             block = self.blocks[block_id]
             block.references -= 1
             if block.references == 0:
                 self._retire(block_id, block)
 
-    def match(self, salt: bytes, tokens: Sequence[int], digests: Sequence[bytes]) -> list[int]:
-        """The longest run of known blocks from the start; takes no reference.
-
-        `digests` names the full blocks of `tokens`, in order, as `commit` was told.
-        """
+    def match(self, keys: Iterable[BlockKey]) -> list[int]:
+        """The longest run of known blocks from the start; takes no reference."""
         matched = []
-        for index, digest in enumerate(digests):
+        for digest, content in keys:
             block_id = self._by_digest.get(digest)
-            start = index * self.block_size
-            content = block_content(salt, tokens[start : start + self.block_size])
             if block_id is None or self.blocks[block_id].content != content:
                 break
             matched.append(block_id)
         return matched
 
-    def commit(self, block_id: int, digest: bytes, content: bytes) -> None:
+    def commit(self, block_id: int, key: BlockKey) -> None:
         """Make a full, computed block findable. Where another block has the digest already, that one stays."""
-        if digest not in self._by_digest:
+        if key.digest not in self._by_digest:
             block = self.blocks[block_id]
-            block.digest, block.content = digest, content
-            self._by_digest[digest] = block_id
+            block.digest, block.content = key
+            self._by_digest[key.digest] = block_id
 
     def disown(self, table: Iterable[int]) -> None:
         """Make the blocks that only this table holds unfindable."""

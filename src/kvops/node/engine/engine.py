@@ -6,22 +6,26 @@ Every request that is added ends in exactly one delta with a finish reason.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from kvops.errors import ConfigError
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.kv_map import kv_map
 from kvops.node.engine.loading import Loaded, Progress, load
 from kvops.node.engine.memory import peak_of
+from kvops.node.engine.pace import Pace
+from kvops.node.engine.prefixes import PrefixNames
 from kvops.node.engine.request import Request
 from kvops.node.engine.sampler import Sample
-from kvops.node.engine.scheduler import Batch, Counters, Scheduler
+from kvops.node.engine.scheduler import Batch, Bounds, Counters, Scheduler
+from kvops.node.engine.tenants import Tenants
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import (
     EngineInfo,
     EngineStats,
     FinishReason,
+    Prefix,
     Start,
     StepDone,
     Submit,
@@ -37,14 +41,22 @@ _WARM_UP_TOKENS = 4
 
 class Engine:
     def __init__(self, loaded: Loaded, start: Start) -> None:
-        self.info: EngineInfo = loaded.info
+        self._tenants = Tenants.of(start, loaded.info)
+        self.info: EngineInfo = self._tenants.told(loaded.info)
         self._runner = loaded.runner
         self._accounts = loaded.accounts
         self._pool = BlockPool(
             loaded.info.pool_blocks, start.pool.block_size, prefix_caching=start.pool.prefix_caching
         )
+        self._pace = Pace(start.max_prefill_tokens, start.max_batched_tokens)
         self._scheduler = Scheduler(
-            self._pool, start.max_batch_size, start.max_batched_tokens, start.pool.watermark
+            self._pool,
+            _bounds(start),
+            tenants=self._tenants,
+            names=PrefixNames(
+                start.pool.block_size, (one.token_ids for one in start.prefixes if one.shared)
+            ),
+            pace=self._pace,
         )
         self._outbox: list[TokenDelta] = []
         """Ends of requests that no step brought about: refused or cancelled."""
@@ -60,6 +72,8 @@ class Engine:
         began = time.perf_counter()
         engine._warm_up(start.max_batched_tokens)
         progress("warm-up generation", f"{time.perf_counter() - began:.1f} s")
+        if start.prefixes:
+            progress("prefixes", f"{engine._warm_prefixes(start.prefixes)} blocks are hot")
         return engine
 
     def add(self, submit: Submit) -> None:
@@ -91,14 +105,16 @@ class Engine:
         batch = self._scheduler.schedule()
         if batch.started and announce is not None:
             announce(tuple(request.request_id for request in batch.started))
+        prefill_tokens = sum(chunk.length for chunk in batch.prefills)
         if batch.chunks:
             deltas += self._record(batch, self._runner.run(batch))
             self._steps += 1
             self._last_step_at = time.time()
+            self._pace.observe(time.perf_counter() - began, len(batch.decodes), prefill_tokens)
         return StepDone(
             seconds=time.perf_counter() - began,
             deltas=tuple(deltas),
-            prefill_tokens=sum(chunk.length for chunk in batch.prefills),
+            prefill_tokens=prefill_tokens,
             decode_tokens=len(batch.decodes),
         )
 
@@ -115,7 +131,7 @@ class Engine:
             prefix_cache=self._prefix_cache(),
             memory=self._accounts.ledger(kv_used=pool.used * size, kv_cached=pool.cached * size),
             requests=tuple(request.row(now) for request in self._scheduler),
-            tenant_blocks=self._tenant_blocks(),
+            tenant_blocks=self._tenants.held(),
             invariant_violations=self._violations,
         )
 
@@ -145,6 +161,9 @@ class Engine:
             return f"max_tokens is {params.max_tokens}, must be at least 1"
         if len(prompt) + params.max_tokens > limit:
             return f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} exceed the limit of {limit} tokens"
+        quota = self.info.kv_quota_of(submit.tenant)
+        if quota is not None and self._pool.blocks_for(len(prompt) + params.max_tokens) > quota:
+            return f"the request needs more blocks than the {quota} of its tenant's quota"
         ids = (min(prompt), max(prompt), *params.logit_bias, *params.stop_token_ids)
         if not all(0 <= token < vocabulary for token in ids):
             return f"a token id is outside the vocabulary of {vocabulary}"
@@ -218,12 +237,6 @@ class Engine:
             granularity_tokens=self._pool.block_size,
         )
 
-    def _tenant_blocks(self) -> dict[str, int]:
-        held: dict[str, set[int]] = defaultdict(set)
-        for request in self._scheduler.running:
-            held[request.tenant].update(request.table)
-        return {tenant: len(blocks) for tenant, blocks in held.items()}
-
     def _warm_up(self, max_batched_tokens: int) -> None:
         """A real generation, so that the first client meets no cold path; it leaves no trace but its memory peak."""
         room = self.info.max_model_len - _WARM_UP_TOKENS
@@ -242,6 +255,24 @@ class Engine:
         activations = peak_of(self._accounts.device, self._drain)
         self._accounts = replace(self._accounts, activations=activations)
         self._pool.flush()
+        self._forget_counts()
+
+    def _warm_prefixes(self, prefixes: tuple[Prefix, ...]) -> int:
+        """Compute the blocks of prefixes; how many are cached then. Raises ConfigError for one that never fits."""
+        for prefix in prefixes:
+            submit = prefix.submit(f"prefix {prefix.name}")
+            if fault := self._fault(submit):
+                raise ConfigError(
+                    f"the prefix {prefix.name} of tenant {prefix.tenant!r}: {fault}",
+                    hint="shorten it, or raise what bounds it",
+                )
+            self.add(submit)
+            self._drain()
+        self._forget_counts()
+        return self._pool.cached
+
+    def _forget_counts(self) -> None:
+        """What the engine did for itself is none of its work for others."""
         self._pool.evictions = 0
         self._scheduler.counters = Counters()
         self._steps, self._last_step_at = 0, None
@@ -249,3 +280,12 @@ class Engine:
     def _drain(self) -> None:
         while self.has_work():
             self.step()
+
+
+def _bounds(start: Start) -> Bounds:
+    return Bounds(
+        start.max_batch_size,
+        start.max_batched_tokens,
+        start.pool.watermark,
+        start.batch_max_load,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +11,18 @@ import torch
 
 from kvops.errors import ConfigError
 from kvops.models.checkpoint import Checkpoint, open_checkpoint
-from kvops.models.spec import ModelSpec
 from kvops.models.tokenizer import load_tokenizer
 from kvops.node.engine.attention.base import KvCache
 from kvops.node.engine.attention.torch_reference import TorchAttention
+from kvops.node.engine.formats import Formats, block_bytes, choose, torch_dtype, weight_bytes
 from kvops.node.engine.memory import MemoryAccounts, device_memory, plan_blocks
 from kvops.node.engine.model.decoder import Decoder
-from kvops.node.engine.model.linear import packs
 from kvops.node.engine.model.rotary import Rotary
+from kvops.node.engine.model.torch_decoder import TorchDecoder
 from kvops.node.engine.model.weights import load_weights
-from kvops.node.engine.runner import Runner
+from kvops.node.engine.runner import Model, Runner
 from kvops.node.engine.sampler import Sampler
+from kvops.node.engine.threads import compute_threads
 from kvops.node.wire import EngineInfo, Start
 from kvops.units import format_bytes
 
@@ -40,35 +40,84 @@ class Loaded:
 
 def load(start: Start, progress: Progress) -> Loaded:
     """Raises ConfigError, NodeStartError or a ModelError."""
-    began = time.perf_counter()
-    torch.set_num_threads(start.threads or len(os.sched_getaffinity(0)))
+    threads = compute_threads(start.threads)
+    torch.set_num_threads(threads)
     device = _device(start.device)
     checkpoint = open_checkpoint(Path(start.model_path))
-    spec, dtype = checkpoint.spec, _dtype(start.weights_dtype, device)
-    bytes_per_block = spec.kv_bytes_per_token(dtype.itemsize) * start.pool.block_size
-    expected = _weight_bytes(checkpoint, dtype, device)
-    blocks = plan_blocks(start.pool, bytes_per_block, expected, device_memory(device))
-    info = _info(start, checkpoint, dtype, device, blocks, bytes_per_block)
+    formats = choose(start, checkpoint.spec, device)
+    per_block = block_bytes(checkpoint.spec, formats, start.pool.block_size)
+    expected = weight_bytes(checkpoint, formats, device)
+    blocks = plan_blocks(start.pool, per_block, expected, device_memory(device))
+    info = _info(start, checkpoint, formats, device, blocks, per_block)
+    if formats.compiled:
+        model, accounts = _compiled(start, checkpoint, formats, info, threads, progress)
+    else:
+        model, accounts = _torch(checkpoint, formats, info, device, progress)
+    eos = load_tokenizer(Path(start.model_path)).eos_token_ids
+    return Loaded(Runner(model, Sampler(eos)), info, accounts)
 
-    weights = load_weights(spec, checkpoint.tensors(), dtype, device)
-    took = time.perf_counter() - began
-    progress(
-        "model loaded",
-        f"{info.parameters / 1e6:.1f} M parameters, {info.weights_dtype}, {took:.1f} s",
+
+def _compiled(
+    start: Start,
+    checkpoint: Checkpoint,
+    formats: Formats,
+    info: EngineInfo,
+    threads: int,
+    progress: Progress,
+) -> tuple[Model, MemoryAccounts]:
+    # Imported here: the compiler is only there for CPUs, and takes a while.
+    from kvops.node.engine.cpu import decoder
+    from kvops.node.engine.cpu.packing import Packer
+    from kvops.node.engine.cpu.team import Team
+
+    began = time.perf_counter()
+    weights = Packer(info.spec, formats.weights, info.max_model_len).pack(checkpoint.tensors())
+    progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
+    shape = decoder.shape_of(info.spec, info.pool_blocks, info.block_size)
+    pool = decoder.allocate_pool(shape, formats.kv)
+    model = decoder.CompiledDecoder(
+        shape, weights, pool, Team(threads), start.max_batched_tokens, start.max_batch_size
     )
+    progress("pool initialised", _pool(info, formats, model.pool_bytes))
+    began = time.perf_counter()
+    source = "kept from before" if model.compile() else "now kept for the next start"
+    took = time.perf_counter() - began
+    progress("kernels compiled", f"{threads} threads, {source}, {took:.1f} s")
+    accounts = MemoryAccounts(
+        torch.device("cpu"), model.weight_bytes, model.pool_bytes, activations=0
+    )
+    return model, accounts
 
-    cache = KvCache.allocate(spec, blocks, start.pool.block_size, dtype, device)
-    tokens = blocks * start.pool.block_size
-    progress("pool initialised", f"{blocks} blocks, {tokens} tokens, {format_bytes(cache.nbytes)}")
 
-    rotary = Rotary(spec, info.max_model_len, dtype, device)
-    runner = Runner(
-        Decoder(spec, weights, rotary),
+def _torch(
+    checkpoint: Checkpoint,
+    formats: Formats,
+    info: EngineInfo,
+    device: torch.device,
+    progress: Progress,
+) -> tuple[Model, MemoryAccounts]:
+    began = time.perf_counter()
+    spec, dtype = info.spec, torch_dtype(formats.weights)
+    weights = load_weights(spec, checkpoint.tensors(), dtype, device)
+    progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
+    cache = KvCache.allocate(spec, info.pool_blocks, info.block_size, dtype, device)
+    progress("pool initialised", _pool(info, formats, cache.nbytes))
+    model = TorchDecoder(
+        Decoder(spec, weights, Rotary(spec, info.max_model_len, dtype, device)),
         TorchAttention(cache, spec.sliding_window),
-        Sampler(load_tokenizer(Path(start.model_path)).eos_token_ids),
         device,
     )
-    return Loaded(runner, info, MemoryAccounts(device, weights.nbytes, cache.nbytes, activations=0))
+    return model, MemoryAccounts(device, weights.nbytes, cache.nbytes, activations=0)
+
+
+def _loaded(info: EngineInfo, formats: Formats, seconds: float) -> str:
+    reason = f" ({formats.reason})" if formats.reason else ""
+    return f"{info.parameters / 1e6:.1f} M parameters, {formats.weights}{reason}, {seconds:.1f} s"
+
+
+def _pool(info: EngineInfo, formats: Formats, size: int) -> str:
+    tokens = info.pool_blocks * info.block_size
+    return f"{info.pool_blocks} blocks, {tokens} tokens, {formats.kv}, {format_bytes(size)}"
 
 
 def _device(name: str) -> torch.device:
@@ -87,38 +136,22 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-
-
-def _weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
-    """A packed output matrix cannot double as the embedding, so tied embeddings are then held twice."""
-    spec = checkpoint.spec
-    twice = spec.tie_embeddings and packs(dtype, device)
-    copies = spec.vocab_size * spec.hidden_size if twice else 0
-    return (checkpoint.parameters + copies) * dtype.itemsize
-
-
 def _info(
     start: Start,
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
+    formats: Formats,
     device: torch.device,
     blocks: int,
     bytes_per_block: int,
 ) -> EngineInfo:
-    name = str(dtype).removeprefix("torch.")
-    spec: ModelSpec = checkpoint.spec
-    limits = [spec.max_context_length, blocks * start.pool.block_size]
+    limits = [checkpoint.spec.max_context_length, blocks * start.pool.block_size]
     if start.max_context_length is not None:
         limits.append(start.max_context_length)
     return EngineInfo(
-        spec=spec,
+        spec=checkpoint.spec,
         parameters=checkpoint.parameters,
-        weights_dtype=name,
-        kv_dtype=name,
+        weights_dtype=formats.weights,
+        kv_dtype=formats.kv,
         device=str(device),
         max_model_len=min(limits),
         pool_blocks=blocks,

@@ -63,8 +63,10 @@ class Closed(Exception):
 class Service:
     """Serves one engine to one connection."""
 
-    def __init__(self, engine: Engine, connection: Connection) -> None:
+    def __init__(self, engine: Engine, connection: Connection, batch_window: float) -> None:
+        """`batch_window`: seconds."""
         self._engine = engine
+        self._batch_window = batch_window
         self._connection = connection
         self._stats_at = 0.0
         self._idle = False
@@ -77,7 +79,16 @@ class Service:
             for message in self._connection.receive(0 if busy else _HEARTBEAT):
                 self._handle(message)
             if self._engine.has_work():
+                if not busy:
+                    self._gather()
                 self._step()
+
+    def _gather(self) -> None:
+        """Wait a moment after a first arrival, so that more of them share the first step."""
+        until = time.monotonic() + self._batch_window
+        while (left := until - time.monotonic()) > 0:
+            for message in self._connection.receive(left):
+                self._handle(message)
 
     def _step(self) -> None:
         done = self._engine.step(lambda ids: self._connection.send(wire.Started(ids)))
@@ -124,7 +135,7 @@ def serve(connection: Connection) -> None:
 
     engine = Engine.load(start, lambda phase, detail: connection.send(wire.Loading(phase, detail)))
     connection.send(wire.Ready(engine.info))
-    service = Service(engine, connection)
+    service = Service(engine, connection, start.batch_window)
     for message in early:
         service._handle(message)
     service.run()

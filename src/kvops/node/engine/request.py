@@ -9,12 +9,16 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
+from kvops.node.engine.block_pool import BlockKey
 from kvops.node.sampling import SamplingParams
-from kvops.node.wire import PriorityClass, Submit
+from kvops.node.wire import RANK, PriorityClass, Submit
 from kvops.telemetry.snapshot import RequestRow, RequestState
 
-_RANK: dict[PriorityClass, int] = {"online": 0, "normal": 1, "batch": 2}
+Obstacle = Literal["tenant", "node"]
+
+BATCH_RANK = RANK["batch"]
 
 
 @dataclass(eq=False)
@@ -36,12 +40,20 @@ class Request:
     computed: int = 0
     table: list[int] = field(default_factory=list)
     """Block ids, in token order."""
-    digests: list[bytes] = field(default_factory=list)
-    """Content hashes of the full blocks of `tokens` hashed so far; they outlive a preemption."""
+    keys: list[BlockKey] = field(default_factory=list)
+    """Of the full blocks of `tokens` named so far; they outlive a preemption."""
+    shared_keys: int = 0
+    """How many of `keys`, from the first on, lie in an operator's shared prefix."""
     committed: int = 0
     """How many blocks of `table` are known to the prefix cache under their digest."""
     cached_tokens: int = 0
     """Prompt tokens that the first admission found in the prefix cache."""
+    overtaken: int = 0
+    """How often one of its class that came later was let in while there was no room for this one."""
+    refused_at: int = -1
+    """`BlockPool.releases` when there was no room for it last."""
+    refused_for: Obstacle | None = None
+    """Whose bound it was: its tenant's or the node's."""
     preemptions: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
@@ -60,8 +72,13 @@ class Request:
             priority=submit.priority,
             leader=submit.leader,
             seed=secrets.randbits(64) if seed is None else seed,
-            order=(_RANK[submit.priority], arrival),
+            order=(RANK[submit.priority], arrival),
         )
+
+    @property
+    def rank(self) -> int:
+        """Of its class: 0 is served first."""
+        return self.order[0]
 
     @property
     def generated(self) -> int:

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from kvops.node.engine.attention.base import Attention, PagedBatch
-from kvops.node.engine.model.decoder import Decoder
+from kvops.node.engine.attention.base import PagedBatch
 from kvops.node.engine.sampler import Sample, Sampler
 from kvops.node.engine.scheduler import Batch, Chunk
 
 
+class Model(Protocol):
+    def logits(self, token_ids: list[int], batch: PagedBatch, rows: list[int]) -> Tensor:
+        """Store keys and values of T tokens; float32 `[R, vocabulary]` of `rows` among them, until the next call."""
+
+
 class Runner:
-    def __init__(
-        self, decoder: Decoder, attention: Attention, sampler: Sampler, device: torch.device
-    ) -> None:
-        self._decoder = decoder
-        self._attention = attention
-        self._device = device
+    def __init__(self, model: Model, sampler: Sampler) -> None:
+        self._model = model
         self.sampler = sampler
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[Sample]:
         """One sample for each chunk that samples, in order."""
         chunks = batch.chunks
-        step = self._attention.begin(_paged(chunks))
-        hidden = self._decoder.forward(self._token_ids(chunks), self._positions(chunks), step)
         rows = _last_rows(chunks)
+        logits = self._model.logits(_token_ids(chunks), _paged(chunks), rows)
         if not rows:
             return []
-        logits = self._decoder.logits(hidden[rows])
         return self.sampler.sample(logits, [chunk.request for chunk in chunks if chunk.samples])
 
-    def _token_ids(self, chunks: tuple[Chunk, ...]) -> Tensor:
-        tokens: list[int] = []
-        for chunk in chunks:
-            tokens += chunk.request.tokens[chunk.start : chunk.start + chunk.length]
-        return torch.tensor(tokens, device=self._device)
 
-    def _positions(self, chunks: tuple[Chunk, ...]) -> Tensor:
-        positions: list[int] = []
-        for chunk in chunks:
-            positions += range(chunk.start, chunk.start + chunk.length)
-        return torch.tensor(positions, device=self._device)
+def _token_ids(chunks: tuple[Chunk, ...]) -> list[int]:
+    tokens: list[int] = []
+    for chunk in chunks:
+        tokens += chunk.request.tokens[chunk.start : chunk.start + chunk.length]
+    return tokens
 
 
 def _paged(chunks: tuple[Chunk, ...]) -> PagedBatch:

@@ -1,7 +1,8 @@
-"""Who computes how many tokens in the next step: decodes first, then prefill chunks, oldest first.
+"""Who computes how many tokens in the next step: decodes, then prompts, the better class and the older first.
 
-Invariants: a request runs only with blocks for all its tokens; the oldest request of the best class is never
-preempted, so every step makes progress; a request that could not fit an empty pool never gets in here.
+Invariants: a request runs only with blocks for all its tokens. A lower class never holds up a higher one by more
+than the step that is under way. Some request can always go on, so every step makes progress; a request that could
+not fit an empty pool, or its tenant's quota, never gets in here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,17 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-from kvops.node.engine.block_pool import ROOT, BlockPool, block_content, block_digest
+from kvops.node.engine.block_pool import BlockPool
+from kvops.node.engine.pace import Pace
+from kvops.node.engine.prefixes import PrefixNames
+from kvops.node.engine.queue import WaitingQueue
 from kvops.node.engine.request import Request
+from kvops.node.engine.room import Room, RoomFinder
+from kvops.node.engine.tenants import Tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +56,48 @@ class Counters:
     hit_tokens: int = 0
 
 
-@dataclass(eq=False)
-class Scheduler:
-    pool: BlockPool
+@dataclass(frozen=True, slots=True)
+class Bounds:
     max_batch_size: int
     max_batched_tokens: int
     watermark: float = 0.01
-    waiting: list[Request] = field(default_factory=list)
-    """Sorted by `Request.order`."""
-    running: list[Request] = field(default_factory=list)
-    """Sorted by `Request.order`: the last is the first to be preempted."""
-    counters: Counters = field(default_factory=Counters)
-    _by_id: dict[str, Request] = field(default_factory=dict)
+    batch_max_load: int | None = None
+    """Requests of the batch class start only while there are fewer better ones; None: half a batch."""
 
-    def __post_init__(self) -> None:
-        self._max_running = min(self.max_batch_size, self.max_batched_tokens)
-        self._reserve = math.ceil(self.pool.total * self.watermark)
+    @property
+    def max_running(self) -> int:
+        """Half of a step's tokens stay for prompts, so that a newcomer is served at once."""
+        return min(self.max_batch_size, max(1, self.max_batched_tokens // 2))
+
+    @property
+    def batch_load(self) -> int:
+        if self.batch_max_load is not None:
+            return self.batch_max_load
+        return max(1, self.max_batch_size // 2)
+
+
+class Scheduler:
+    def __init__(
+        self,
+        pool: BlockPool,
+        bounds: Bounds,
+        *,
+        tenants: Tenants | None = None,
+        names: PrefixNames | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.pool = pool
+        self.bounds = bounds
+        self.tenants = tenants or Tenants()
+        self.pace = pace or Pace(None, bounds.max_batched_tokens)
+        self.waiting = WaitingQueue(bounds.batch_load)
+        self.running: list[Request] = []
+        """Sorted by `Request.order`: the last is the first to be preempted."""
+        self.counters = Counters()
+        self._names = names or PrefixNames(pool.block_size)
+        self._by_id: dict[str, Request] = {}
+        reserve = math.ceil(pool.total * bounds.watermark)
+        self._room = RoomFinder(pool, self.tenants, self.running, bounds.max_running, reserve)
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.running
@@ -78,7 +111,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self._by_id[request.request_id] = request
-        insort(self.waiting, request, key=_order)
+        self.waiting.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """End the request now and free its blocks. False if there is no such request."""
@@ -88,9 +121,12 @@ class Scheduler:
         return request is not None
 
     def finish(self, request: Request) -> None:
-        (self.waiting if request in self.waiting else self.running).remove(request)
+        if request in self.running:
+            self.running.remove(request)
+            self._release(request)
+        else:
+            self.waiting.remove(request)
         del self._by_id[request.request_id]
-        self._release(request)
 
     def disown(self, request: Request) -> None:
         """Keep others from reusing what the request computed: its numbers are not to be trusted."""
@@ -98,12 +134,11 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """The next step's work; empty only if there is none."""
-        preempted = self.counters.preemptions
-        decodes = self._decodes()
-        # A request preempted a moment ago would be first to get back in, and be thrown out again.
-        started = self._admit() if self.counters.preemptions == preempted else []
-        prefills = self._prefills(self.max_batched_tokens - len(decodes))
-        return Batch(tuple(decodes), tuple(prefills), tuple(started))
+        decoding, thrown_out = self._grow_all()
+        started = self._admit(better_than=min(thrown_out, default=None))
+        # A request of a better class may have taken the place of one that was about to decode.
+        decodes = [Chunk(one, one.computed, 1) for one in decoding if one.state == "decode"]
+        return Batch(tuple(decodes), tuple(self._prefills(decodes)), tuple(started))
 
     def computed(self, chunk: Chunk) -> None:
         """Record that a chunk's keys and values are in the pool, and make its full blocks findable."""
@@ -112,23 +147,24 @@ class Scheduler:
         if request.computed == len(request.tokens):
             request.state = "decode"
         full = request.computed // self.pool.block_size
-        self._hash(request, full)
+        self._names.extend(request, full)
         for index in range(request.committed, full):
-            self.pool.commit(
-                request.table[index], request.digests[index], self._content(request, index)
-            )
+            self.pool.commit(request.table[index], request.keys[index])
         request.committed = full
 
     def check(self) -> list[str]:
-        return self.pool.check(request.table for request in self)
+        """What is broken, in words."""
+        faults = self.pool.check(request.table for request in self)
+        return faults + self.tenants.check(self)
 
-    def _decodes(self) -> list[Chunk]:
-        # A copy: growing one request may preempt others, which leaves them out of `running` and not in "decode".
-        return [
-            Chunk(request, request.computed, 1)
-            for request in list(self.running)
-            if self._grow(request)
-        ]
+    # Requests that run.
+
+    def _grow_all(self) -> tuple[list[Request], list[int]]:
+        """Requests with a slot for their next token, and the ranks of those that were preempted for it."""
+        before = list(self.running)
+        # Growing one may preempt others, which are then neither running nor in "decode".
+        decoding = [request for request in before if self._grow(request)]
+        return decoding, [one.rank for one in before if one.state == "preempted"]
 
     def _grow(self, request: Request) -> bool:
         """See that there is a slot for the next token. False if the request was preempted, by this or before."""
@@ -136,13 +172,19 @@ class Scheduler:
             return False
         if request.computed < len(request.table) * self.pool.block_size:
             return True
-        while self.pool.available == 0:
-            victim = self.running[-1]
+        while victim := self._in_the_way_of(request):
             self._preempt(victim)
             if victim is request:
                 return False
-        request.table += self.pool.allocate(1)
+        self._give(request, self.pool.allocate(1))
         return True
+
+    def _in_the_way_of(self, request: Request) -> Request | None:
+        """Who gives way so that a request can have one block more: the last of the tenant, or the last of all."""
+        quota = self.tenants.limits(request.tenant).kv_blocks
+        if quota is not None and len(self.tenants.references(request.tenant)) >= quota:
+            return next(one for one in reversed(self.running) if one.tenant == request.tenant)
+        return None if self.pool.available else self.running[-1]
 
     def _preempt(self, request: Request) -> None:
         self.counters.preemptions += 1
@@ -150,85 +192,105 @@ class Scheduler:
         self.running.remove(request)
         self._release(request)
         request.state = "preempted"
-        insort(self.waiting, request, key=_order)
+        self.waiting.add(request)
+
+    def _give(self, request: Request, blocks: Sequence[int]) -> None:
+        request.table += blocks
+        self.tenants.hold(request.tenant, blocks)
 
     def _release(self, request: Request) -> None:
+        self.tenants.drop(request.tenant, request.table)
         self.pool.release(request.table)
         request.table = []
         request.computed = request.committed = 0
 
-    def _admit(self) -> list[Request]:
-        """Move requests from waiting to running, strictly in order, while batch and pool have room."""
+    # Requests that wait.
+
+    def _admit(self, better_than: int | None) -> list[Request]:
+        """Let in who has room. `better_than`: one that was preempted a moment ago would come back, and go again."""
         started = []
-        for request in list(self.waiting):
-            if len(self.running) >= self._max_running:
+        for request in self.waiting.candidates(self.running):
+            if better_than is not None and request.rank >= better_than:
                 break
-            if self._waits_for_leader(request):
+            if self._leader_is_ahead(request):
                 continue
-            if not self._reserve_blocks(request):
-                break
+            room = self._look_for_room(request)
+            if room.obstacle:
+                self.waiting.no_room(request)
+                continue
             if request.started_at is None:
-                request.started_at = time.monotonic()
                 started.append(request)
-            request.state = "prefill"
-            self.waiting.remove(request)
-            insort(self.running, request, key=_order)
+            self._let_in(request, room)
         return started
 
-    def _waits_for_leader(self, request: Request) -> bool:
+    def _leader_is_ahead(self, request: Request) -> bool:
         leader = self._by_id.get(request.leader) if request.leader else None
         return leader is not None and leader.first_token_at is None
 
-    def _reserve_blocks(self, request: Request) -> bool:
-        """Blocks for all tokens of the request: known ones shared, the rest private. False if there are too few."""
-        matched = self._match(request)
-        wanted = self.pool.blocks_for(len(request.tokens)) - len(matched)
-        revived = sum(map(self.pool.is_unreferenced, matched))
-        left = self.pool.available - wanted - revived
-        if left < (self._reserve if self.running else 0):
-            return False
-        self.pool.share(matched)
-        request.table = [*matched, *self.pool.allocate(wanted)]
-        request.committed = len(matched)
-        request.computed = len(matched) * self.pool.block_size
-        self._count_hits(request)
-        return True
+    def _look_for_room(self, request: Request) -> Room:
+        if request.refused_for and request.refused_at == self.pool.releases:
+            return Room(obstacle=request.refused_for)
+        room = self._room.find(request, self._match(request))
+        request.refused_at, request.refused_for = self.pool.releases, room.obstacle
+        return room
+
+    def _let_in(self, request: Request, room: Room) -> None:
+        # Before anyone leaves: without the cache, a block that only they hold would be forgotten.
+        self.pool.share(room.matched)
+        self._give(request, room.matched)
+        for victim in room.leaving:
+            self._preempt(victim)
+        private = self.pool.blocks_for(len(request.tokens)) - len(room.matched)
+        self._give(request, self.pool.allocate(private))
+        request.committed = len(room.matched)
+        request.computed = len(room.matched) * self.pool.block_size
+        request.state = "prefill"
+        if request.started_at is None:
+            request.started_at = time.monotonic()
+            self._count_hits(request)
+        self.waiting.let_in(request)
+        insort(self.running, request, key=lambda one: one.order)
 
     def _match(self, request: Request) -> list[int]:
         if not (self.pool.prefix_caching or request.leader):
             return []
         # The last token is always computed: its output chooses the next one.
         full = (len(request.tokens) - 1) // self.pool.block_size
-        self._hash(request, full)
-        return self.pool.match(request.salt, request.tokens, request.digests[:full])
+        self._names.extend(request, full)
+        return self.pool.match(request.keys[:full])
 
     def _count_hits(self, request: Request) -> None:
-        if request.started_at is not None:
-            return
         request.cached_tokens = request.computed
         if self.pool.prefix_caching:
             self.counters.query_tokens += request.prompt_length
             self.counters.hit_tokens += request.cached_tokens
 
-    def _prefills(self, budget: int) -> list[Chunk]:
-        chunks = []
-        for request in self.running:
-            if request.state == "prefill" and budget > 0:
-                chunk = Chunk(request, request.computed, min(budget, request.uncomputed))
-                budget -= chunk.length
-                chunks.append(chunk)
+    # Prompts.
+
+    def _prefills(self, decodes: Sequence[Chunk]) -> list[Chunk]:
+        """The better class first. Who waits for a next token is held up by its own class, or a lower one, no
+        longer than the pace allows."""
+        left = self.bounds.max_batched_tokens - len(decodes)
+        paced = min(left, self.pace.limit(len(decodes)))
+        chunks: list[Chunk] = []
+        prefilling = [request for request in self.running if request.state == "prefill"]
+        for rank, requests in groupby(prefilling, key=lambda one: one.rank):
+            held_up = bool(decodes) and decodes[0].request.rank <= rank
+            taken = _share_out(list(requests), paced if held_up else left)
+            used = sum(chunk.length for chunk in taken)
+            left, paced = left - used, max(0, paced - used)
+            chunks += taken
         return chunks
 
-    def _hash(self, request: Request, blocks: int) -> None:
-        """Extend the request's chain of digests to its first `blocks` blocks."""
-        for index in range(len(request.digests), blocks):
-            parent = request.digests[-1] if request.digests else ROOT
-            request.digests.append(block_digest(parent, self._content(request, index)))
 
-    def _content(self, request: Request, index: int) -> bytes:
-        size = self.pool.block_size
-        return block_content(request.salt, request.tokens[index * size : (index + 1) * size])
-
-
-def _order(request: Request) -> tuple[int, int]:
-    return request.order
+def _share_out(requests: list[Request], budget: int) -> list[Chunk]:
+    """Half of the budget is the oldest's for sure, the rest goes to those with the least left to read, so that
+    neither a long prompt holds up short ones nor the other way round."""
+    oldest = requests[0]
+    lengths = {oldest: min(oldest.uncomputed, -(-budget // 2))}
+    left = budget - lengths[oldest]
+    for request in sorted(requests, key=lambda one: one.uncomputed):
+        more = min(left, request.uncomputed - lengths.get(request, 0))
+        lengths[request] = lengths.get(request, 0) + more
+        left -= more
+    return [Chunk(one, one.computed, length) for one, length in lengths.items() if length]

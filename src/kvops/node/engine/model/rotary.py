@@ -16,8 +16,7 @@ class Rotary:
     def __init__(
         self, spec: ModelSpec, positions: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies(spec))
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles(spec, positions)
         self._cos = torch.cat((cos, cos), -1).unsqueeze(1).to(device, dtype)
         self._sin = torch.cat((-sin, sin), -1).unsqueeze(1).to(device, dtype)
         self._half = spec.head_dim // 2
@@ -29,6 +28,12 @@ class Rotary:
     def rotate(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[T, heads, head_dim], rotated."""
         return torch.addcmul(heads * cos, heads.roll(self._half, -1), sin)
+
+
+def angles(spec: ModelSpec, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, `[positions, head_dim / 2]` each, float32."""
+    turned = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies(spec))
+    return turned.cos(), turned.sin()
 
 
 def frequencies(spec: ModelSpec) -> Tensor:

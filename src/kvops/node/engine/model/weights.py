@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from kvops.models.spec import ModelSpec
 from kvops.node.engine.model.linear import Linear, linear
 
+Part = TypeVar("Part")
 NamedArrays = Iterable[tuple[str, NDArray[np.float32]]]
 
 
@@ -57,23 +59,24 @@ def load_weights(
     outer: dict[str, Tensor] = {}
     layers: list[LayerWeights] = []
     tensors = ((name, torch.tensor(array, dtype=dtype, device=device)) for name, array in arrays)
-    for layer, group in groupby(tensors, key=_layer_index):
+    for layer, group in groupby(tensors, key=layer_index):
         if layer is None:
             outer |= group
         else:
-            layers.append(_fuse(spec, _local_names(group)))
+            layers.append(_fuse(spec, local_names(group)))
     embedding = outer["model.embed_tokens.weight"]
     head = embedding if spec.tie_embeddings else outer["lm_head.weight"]
     return DecoderWeights(embedding, tuple(layers), outer["model.norm.weight"], linear(head))
 
 
-def _layer_index(named: tuple[str, Tensor]) -> int | None:
+def layer_index(named: tuple[str, object]) -> int | None:
     """5 of `model.layers.5.mlp.up_proj.weight`; None outside the layers."""
     parts = named[0].split(".")
     return int(parts[2]) if parts[1] == "layers" else None
 
 
-def _local_names(group: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def local_names(group: Iterator[tuple[str, Part]]) -> dict[str, Part]:
+    """Names within their layer: `mlp.up_proj.weight`."""
     return {name.split(".", 3)[3]: tensor for name, tensor in group}
 
 

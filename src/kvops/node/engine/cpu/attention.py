@@ -1,0 +1,251 @@
+"""Attention straight on the block table: a task is some tokens of one request and all query heads of one KV head.
+
+Softmax runs over spans of SPAN positions, counted from 0 (arXiv:2205.14135): which tokens share a task, and whether
+they are read at once or in chunks, changes no bit of a token's result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from kvops.node.engine.cpu.compiler import COLUMNS, FLOAT_ROWS, LANES, kernel
+from kvops.node.engine.cpu.layout import LINE, SPAN
+from kvops.node.engine.cpu.rows import norm, rotate, to_bfloat16, to_int8
+from kvops.node.engine.cpu.spans import largest, soften
+from kvops.node.engine.cpu.vectors import multiply_add, multiply_add_narrow, outlined, tile_rows
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_MASKED = np.float32(-np.inf)
+
+
+def keep(
+    x: Any, at: int, count: int, out: Any, out_at: int, stride: int, scales: Any, scale_at: int,
+) -> None:  # fmt: skip
+    """A float32 row into the pool, in the pool's format."""
+    raise TypeError("only compiled code calls this")
+
+
+@overload(keep, strict=False)
+def _keep(
+    x: Any, at: Any, count: Any, out: Any, out_at: Any, stride: Any, scales: Any, scale_at: Any,
+) -> Any:  # fmt: skip
+    if out.dtype == types.int8:
+        return _keep_int8
+    return _keep_bfloat16 if out.dtype == types.uint16 else _keep_float32
+
+
+def _keep_int8(
+    x: Any, at: int, count: int, out: Any, out_at: int, stride: int, scales: Any, scale_at: int,
+) -> None:  # fmt: skip
+    scales[scale_at] = to_int8(x, at, count, out, out_at, stride)
+
+
+def _keep_bfloat16(
+    x: Any, at: int, count: int, out: Any, out_at: int, stride: int, scales: Any, scale_at: int,
+) -> None:  # fmt: skip
+    to_bfloat16(x, at, count, out, out_at, stride)
+
+
+def _keep_float32(
+    x: Any, at: int, count: int, out: Any, out_at: int, stride: int, scales: Any, scale_at: int,
+) -> None:  # fmt: skip
+    for i in range(count):
+        out[out_at + i * stride] = x[at + i]
+
+
+def scaled(pages: Any) -> bool:
+    """Do these numbers have scales beside them?"""
+    raise TypeError("only compiled code calls this")
+
+
+@overload(scaled, strict=False)
+def _scaled(pages: Any) -> Any:
+    return (lambda pages: True) if pages.dtype == types.int8 else (lambda pages: False)
+
+
+@kernel
+def store(
+    shape: Any, weights: Any, pool: Any, work: Any, qkv: Any, stride: int, layer: int, token: int,
+) -> None:  # fmt: skip
+    """Rotate a token's keys in place, and put keys and values where its request's table says."""
+    size, half = shape.head_dim, shape.head_dim // 2
+    position = work.positions[token]
+    at = work.request[token] * work.width + position // shape.block_size
+    block = layer * shape.blocks + work.tables[at]
+    offset = position % shape.block_size
+    for head in range(shape.kv_heads):
+        page = block * shape.kv_heads + head
+        key = token * stride + (shape.heads + head) * size
+        if shape.head_norm:
+            norms_at = (2 * layer + 1) * size
+            norm(qkv, key, size, weights.head_norms, norms_at, shape.eps, qkv, key)
+        rotate(qkv, key, size, weights.cos, weights.sin, position * half, _ONE, qkv, key)
+        keep(
+            qkv, key, size, pool.keys, page * size * shape.key_stride + offset, shape.key_stride,
+            pool.key_scales, page * shape.key_stride + offset,
+        )  # fmt: skip
+        keep(
+            qkv, key + shape.kv_heads * size, size, pool.values,
+            (page * shape.block_size + offset) * size, 1,
+            pool.value_scales, page * shape.block_size + offset,
+        )  # fmt: skip
+
+
+@kernel
+def attend(
+    shape: Any, weights: Any, pool: Any, work: Any, qkv: Any, stride: int, out: Any, out_stride: int,
+    scratch: Any, at: int, layer: int, task: int, head: int,
+) -> None:  # fmt: skip
+    """One task. Scratch from `at` on: queries, sums, scores, then each row's maximum and weight."""
+    outlined()
+    size, shared = shape.head_dim, shape.heads // shape.kv_heads
+    token, count = work.task_token[task], work.task_tokens[task]
+    rows = count * shared
+    sums, scores = at + rows * size, at + 2 * rows * size
+    most = scores + rows * LINE
+    _gather(shape, weights, work, qkv, stride, scratch, at, layer, token, count, head)
+    _set(scratch, sums, rows * size, _ZERO)
+    _set(scratch, most, rows, _MASKED)
+    _set(scratch, most + rows, rows, _ZERO)
+    first, last = work.positions[token], work.positions[token + count - 1]
+    oldest = max(0, first - shape.window + 1) if shape.window else 0
+    table = work.task_request[task] * work.width
+    for start in range(oldest // SPAN * SPAN, last + 1, SPAN):
+        stop = min(start + SPAN, last + 1)
+        _score(shape, pool, work, table, scratch, at, scores, rows, layer, head, start, stop)
+        _mask(shape, scratch, scores, rows, shared, first, start, stop)
+        _soften(scratch, scores, rows, sums, size, most)
+        _add_values(shape, pool, work, table, scratch, scores, sums, rows, layer, head, start, stop)
+    for row in range(rows):
+        weight = _ONE / scratch[most + rows + row]
+        target = (token + row // shared) * out_stride + (head * shared + row % shared) * size
+        for i in range(size):
+            out[target + i] = scratch[sums + row * size + i] * weight
+
+
+@kernel
+def _gather(
+    shape: Any, weights: Any, work: Any, qkv: Any, stride: int, scratch: Any, at: int, layer: int,
+    token: int, count: int, head: int,
+) -> None:  # fmt: skip
+    """Rotated and scaled queries, `[count, shared, head_dim]`."""
+    size, half, shared = shape.head_dim, shape.head_dim // 2, shape.heads // shape.kv_heads
+    for row in range(count * shared):
+        index = token + row // shared
+        query = index * stride + (head * shared + row % shared) * size
+        to = at + row * size
+        if shape.head_norm:
+            norm(qkv, query, size, weights.head_norms, 2 * layer * size, shape.eps, qkv, query)
+        angle = work.positions[index] * half
+        scale = shape.query_scale
+        rotate(qkv, query, size, weights.cos, weights.sin, angle, scale, scratch, to)
+
+
+@kernel
+def _score(
+    shape: Any, pool: Any, work: Any, table: int, scratch: Any, queries: int, scores: int,
+    rows: int, layer: int, head: int, start: int, stop: int,
+) -> None:  # fmt: skip
+    """scores[rows, start:stop] = queries @ keys."""
+    size, width = shape.head_dim, shape.key_stride
+    for position in range(start, stop, shape.block_size):
+        block = layer * shape.blocks + work.tables[table + position // shape.block_size]
+        page = block * shape.kv_heads + head
+        for lane in range(0, shape.block_size, LANES):
+            done = 0
+            while done < rows:
+                some = tile_rows(rows - done, FLOAT_ROWS)
+                multiply_add_narrow(
+                    some, scratch, queries + done * size, size, pool.keys,
+                    page * size * width + lane, width, scratch,
+                    scores + done * LINE + position - start + lane, LINE, size, False,
+                )  # fmt: skip
+                done += some
+        if scaled(pool.keys):
+            for row in range(rows):
+                line = scores + row * LINE + position - start
+                for i in range(shape.block_size):
+                    scratch[line + i] *= pool.key_scales[page * width + i]
+
+
+@kernel
+def _set(x: Any, at: int, count: int, value: Any) -> None:
+    for i in range(at, at + count):
+        x[i] = value
+
+
+@kernel
+def _mask(
+    shape: Any, scratch: Any, scores: int, rows: int, shared: int, first: int, start: int,
+    stop: int,
+) -> None:  # fmt: skip
+    """A token sees itself and what is before it, no further back than the window."""
+    for row in range(rows):
+        position = first + row // shared
+        line = scores + row * LINE
+        seen = max(0, min(SPAN, position + 1 - start))
+        _set(scratch, line + seen, SPAN - seen, _MASKED)
+        if shape.window:
+            _set(scratch, line, min(SPAN, position + 1 - shape.window - start), _MASKED)
+
+
+@kernel
+def _soften(scratch: Any, scores: int, rows: int, sums: int, size: int, most: int) -> None:
+    """Scores to weights, and the earlier sums to the new maximum."""
+    for row in range(rows):
+        line = scores + row * LINE
+        before = scratch[most + row]
+        now = max(before, largest(scratch, line, SPAN))
+        if now == _MASKED:
+            _set(scratch, line, SPAN, _ZERO)
+            continue
+        total = soften(scratch, line, SPAN, now)
+        weight = most + rows + row
+        if now == before:
+            scratch[weight] += total
+            continue
+        fade = np.float32(np.exp(before - now))
+        scratch[most + row] = now
+        scratch[weight] = scratch[weight] * fade + total
+        for i in range(sums + row * size, sums + (row + 1) * size):
+            scratch[i] *= fade
+
+
+@kernel
+def _add_values(
+    shape: Any, pool: Any, work: Any, table: int, scratch: Any, scores: int, sums: int,
+    rows: int, layer: int, head: int, start: int, stop: int,
+) -> None:  # fmt: skip
+    """sums[rows, head_dim] += weights[rows, start:stop] @ values; never reads a slot that nobody wrote."""
+    size = shape.head_dim
+    for position in range(start, stop, shape.block_size):
+        block = layer * shape.blocks + work.tables[table + position // shape.block_size]
+        page = (block * shape.kv_heads + head) * shape.block_size
+        depth = min(shape.block_size, stop - position)
+        if scaled(pool.values):
+            for row in range(rows):
+                line = scores + row * LINE + position - start
+                for i in range(depth):
+                    scratch[line + i] *= pool.value_scales[page + i]
+        done = 0
+        while done < rows:
+            some = tile_rows(rows - done, FLOAT_ROWS)
+            line = scores + done * LINE + position - start
+            column = 0
+            while column + COLUMNS <= size:
+                multiply_add(
+                    some, scratch, line, LINE, pool.values, page * size + column, size,
+                    scratch, sums + done * size + column, size, depth, True,
+                )  # fmt: skip
+                column += COLUMNS
+            while column < size:
+                multiply_add_narrow(
+                    some, scratch, line, LINE, pool.values, page * size + column, size,
+                    scratch, sums + done * size + column, size, depth, True,
+                )  # fmt: skip
+                column += LANES
+            done += some

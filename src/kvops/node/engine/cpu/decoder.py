@@ -1,0 +1,192 @@
+"""The compiled decoder as the runner sees it: a step's tokens and tables in, logits out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvops.models.spec import ModelSpec
+from kvops.node.engine.attention.base import PagedBatch
+from kvops.node.engine.cpu.compiler import LANES, SUPPORTED
+from kvops.node.engine.cpu.layout import (
+    Buffers,
+    Pool,
+    Shape,
+    Weights,
+    Work,
+    groups_of,
+    padded,
+    query_tokens,
+    scratch_size,
+)
+from kvops.node.engine.cpu.step import step
+from kvops.node.engine.cpu.team import Team
+
+KvFormat = Literal["float32", "bfloat16", "int8"]
+
+_KEPT: dict[KvFormat, type[np.generic]] = {
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "int8": np.int8,
+}
+
+
+def serves(spec: ModelSpec) -> bool:
+    """Can kernels compute this model on this machine?"""
+    sizes = (spec.head_dim, spec.intermediate_size)
+    return SUPPORTED and spec.hidden_size % 2 == 0 and all(size % LANES == 0 for size in sizes)
+
+
+def shape_of(spec: ModelSpec, blocks: int, block_size: int) -> Shape:
+    return Shape(
+        layers=spec.n_layers,
+        hidden=spec.hidden_size,
+        intermediate=spec.intermediate_size,
+        heads=spec.n_heads,
+        kv_heads=spec.n_kv_heads,
+        head_dim=spec.head_dim,
+        vocabulary=spec.vocab_size,
+        window=spec.sliding_window or 0,
+        head_norm=spec.qk_norm,
+        bias=int(spec.attention_bias),
+        block_size=block_size,
+        key_stride=_key_stride(block_size),
+        blocks=blocks,
+        eps=np.float32(spec.rms_norm_eps),
+        query_scale=np.float32(spec.head_dim**-0.5),
+    )
+
+
+def _key_stride(block_size: int) -> int:
+    return -(-block_size // LANES) * LANES
+
+
+def block_bytes(spec: ModelSpec, block_size: int, kind: KvFormat) -> int:
+    """Keys, values and their scales of a block, all layers."""
+    positions = _key_stride(block_size) + block_size
+    scale = 4 if kind == "int8" else 0
+    each = spec.head_dim * np.dtype(_KEPT[kind]).itemsize + scale
+    return spec.n_layers * spec.n_kv_heads * positions * each
+
+
+def allocate_pool(shape: Shape, kind: KvFormat) -> Pool:
+    """Zeros that are written, so that every page is really there before the first request counts on it."""
+    pages = shape.layers * shape.blocks * shape.kv_heads
+
+    def zeros(count: int, stored: type[np.generic]) -> NDArray[Any]:
+        array = np.empty(count, stored)
+        array.fill(0)
+        return array
+
+    scales = pages if kind == "int8" else 0
+    return Pool(
+        keys=zeros(pages * shape.head_dim * shape.key_stride, _KEPT[kind]),
+        values=zeros(pages * shape.head_dim * shape.block_size, _KEPT[kind]),
+        key_scales=zeros(scales * shape.key_stride, np.float32),
+        value_scales=zeros(scales * shape.block_size, np.float32),
+    )
+
+
+def allocate_buffers(shape: Shape, tokens: int, rows: int, threads: int) -> Buffers:
+    attended = shape.heads * shape.head_dim
+    depths = (shape.hidden, shape.intermediate, attended)
+
+    def floats(count: int) -> NDArray[np.float32]:
+        return np.zeros(count, np.float32)
+
+    return Buffers(
+        hidden=floats(tokens * padded(shape.hidden)),
+        normed=floats(max(tokens, rows) * padded(shape.hidden)),
+        qkv=floats(tokens * padded(shape.fused_heads * shape.head_dim)),
+        attended=floats(tokens * padded(attended)),
+        gates=floats(tokens * padded(2 * shape.intermediate)),
+        shorts=np.zeros(max(tokens, rows) * max(depths), np.int16),
+        short_scales=floats(max(tokens, rows) * max(map(groups_of, depths))),
+        logits=floats(rows * padded(shape.vocabulary)),
+        scratch=floats(threads * scratch_size(shape)),
+    )
+
+
+class CompiledDecoder:
+    def __init__(
+        self, shape: Shape, weights: Weights, pool: Pool, team: Team, tokens: int, rows: int
+    ) -> None:
+        self._shape, self._weights, self._pool, self._team = shape, weights, pool, team
+        self._room = (tokens, rows)
+        self._buffers = allocate_buffers(shape, tokens, rows, team.threads)
+        self._scratch = scratch_size(shape)
+        self._tokens = query_tokens(shape)
+        self._vocabulary = padded(shape.vocabulary)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(array.nbytes for array in self._weights)
+
+    @property
+    def pool_bytes(self) -> int:
+        return sum(array.nbytes for array in self._pool)
+
+    def compile(self) -> bool:
+        """Make ready what `logits` runs, so that no request waits for it; True if the disk's cache had it."""
+        import numba
+
+        work = self._work([0], PagedBatch([1], [1], [[0]]), [0])
+        arguments = self._team.signature(*self._arguments(work))
+        known = sum(step.stats.cache_hits.values())  # type: ignore[attr-defined]
+        step.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
+        return sum(step.stats.cache_hits.values()) > known  # type: ignore[attr-defined]
+
+    def logits(self, token_ids: list[int], batch: PagedBatch, rows: list[int]) -> Tensor:
+        """[T] tokens in; [R, vocabulary] float32 of the `rows` among them, valid until the next call."""
+        self._make_room(len(token_ids), len(rows))
+        work = self._work(token_ids, batch, rows)
+        self._team.run(step, *self._arguments(work))
+        count = len(rows)
+        logits = torch.from_numpy(self._buffers.logits[: count * self._vocabulary])
+        return logits.view(count, self._vocabulary)[:, : self._shape.vocabulary]
+
+    def _make_room(self, tokens: int, rows: int) -> None:
+        if tokens > self._room[0] or rows > self._room[1]:
+            self._room = (max(tokens, self._room[0]), max(rows, self._room[1]))
+            self._buffers = allocate_buffers(self._shape, *self._room, self._team.threads)
+
+    def _arguments(self, work: Work) -> tuple[Any, ...]:
+        return self._shape, self._weights, self._pool, self._buffers, work, self._scratch
+
+    def _work(self, token_ids: list[int], batch: PagedBatch, rows: list[int]) -> Work:
+        lengths = np.array(batch.query_lengths)
+        ends = np.cumsum(lengths)
+        first = ends - lengths
+        request = np.repeat(np.arange(len(lengths)), lengths)
+        offset = np.array(batch.context_lengths) - ends
+        pieces = -(-lengths // self._tokens)
+        task_request = np.repeat(np.arange(len(lengths)), pieces)
+        piece = np.arange(len(task_request)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        task_token = first[task_request] + piece * self._tokens
+        width = max(map(len, batch.block_tables))
+        return Work(
+            length=len(token_ids),
+            tokens=np.array(token_ids, np.int64),
+            positions=np.arange(len(request)) + offset[request],
+            request=request,
+            first=first,
+            tables=_flat(batch.block_tables, width),
+            width=width,
+            tasks=len(task_request),
+            task_request=task_request,
+            task_token=task_token,
+            task_tokens=np.minimum(self._tokens, ends[task_request] - task_token),
+            samples=len(rows),
+            rows=np.array(rows, np.int64),
+        )
+
+
+def _flat(tables: list[list[int]], width: int) -> NDArray[np.int32]:
+    flat = np.zeros((len(tables), width), np.int32)
+    for row, table in zip(flat, tables, strict=True):
+        row[: len(table)] = table
+    return flat.ravel()

@@ -1,0 +1,92 @@
+"""Which numbers weights and KV are kept in, and whether kernels or torch compute: decided before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kvops.errors import ConfigError
+from kvops.models.checkpoint import Checkpoint
+from kvops.models.spec import ModelSpec
+from kvops.node.engine.model.linear import packs
+from kvops.node.wire import KvDtype, Start
+
+Format = Literal["float32", "bfloat16", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    weights: Format
+    kv: Format
+    compiled: bool
+    """The whole step by CPU kernels; else torch, one operation at a time."""
+    reason: str
+    """Why, where `auto` chose; empty where it was asked for."""
+
+
+def choose(start: Start, spec: ModelSpec, device: torch.device) -> Formats:
+    """Raises ConfigError for a combination that nothing here computes."""
+    compiled = device.type == "cpu" and _compiles(spec)
+    weights, reason = _weights(start.weights_dtype, device, compiled)
+    kv = _kv(start.pool.dtype, weights)
+    if not compiled and ("int8" in (weights, kv) or kv != weights):
+        raise ConfigError(
+            f"model.weights_dtype {weights} with kv_cache.dtype {kv} needs the CPU kernels, "
+            f"which do not serve this model on this {device.type}",
+            hint="set both to float32 or both to bfloat16",
+        )
+    return Formats(weights, kv, compiled, reason)
+
+
+def _compiles(spec: ModelSpec) -> bool:
+    # Imported here: a GPU node shall not pay for the compiler.
+    from kvops.node.engine.cpu.decoder import serves
+
+    return serves(spec)
+
+
+def _weights(asked: str, device: torch.device, compiled: bool) -> tuple[Format, str]:
+    match asked:
+        case "float32" | "bfloat16" | "int8":
+            return asked, ""
+    if device.type == "cuda":
+        return "bfloat16", "auto on a GPU"
+    if compiled:
+        return "int8", "auto: a quarter of float32's memory traffic, under 1 % perplexity"
+    return "float32", "auto: no kernels for this model on this CPU"
+
+
+def _kv(asked: KvDtype, weights: Format) -> Format:
+    """`auto` keeps 16 bits beside rounded weights, which costs less than they do, and is exact beside exact ones."""
+    if asked != "auto":
+        return asked
+    return "float32" if weights == "float32" else "bfloat16"
+
+
+def weight_bytes(checkpoint: Checkpoint, formats: Formats, device: torch.device) -> int:
+    """What the finished weights will take."""
+    spec = checkpoint.spec
+    if formats.compiled:
+        from kvops.node.engine.cpu.packing import packed_bytes
+
+        return packed_bytes(spec, formats.weights)
+    # A packed output matrix cannot double as the embedding, so tied embeddings are then held twice.
+    dtype = torch_dtype(formats.weights)
+    twice = spec.tie_embeddings and packs(dtype, device)
+    copies = spec.vocab_size * spec.hidden_size if twice else 0
+    return (checkpoint.parameters + copies) * dtype.itemsize
+
+
+def block_bytes(spec: ModelSpec, formats: Formats, block_size: int) -> int:
+    """Keys and values of one block, all layers, scales included."""
+    if formats.compiled:
+        from kvops.node.engine.cpu import decoder
+
+        return decoder.block_bytes(spec, block_size, formats.kv)
+    return spec.kv_bytes_per_token(torch_dtype(formats.kv).itemsize) * block_size
+
+
+def torch_dtype(name: Format) -> torch.dtype:
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}[name]
