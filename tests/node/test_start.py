@@ -156,7 +156,7 @@ def test_a_quota_of_no_block_is_refused(tiny_model: Path, tmp_path: Path, kvops_
     }
     config.write_text(yaml.safe_dump(settings))
     result = run_kvops("node", "start", "-c", str(config), env={"KVOPS_HOME": str(kvops_home)})
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "tenants.acme: kv_quota is less than one block" in result.stderr
 
 
