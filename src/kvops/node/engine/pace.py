@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-STRETCH = 2.0
-_LEAST = 8
+STRETCH = 2.2
+_LEAST = 4
 _FIRST = 32
 """Until both kinds of step were seen."""
 _KEPT = 16
