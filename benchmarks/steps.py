@@ -31,9 +31,7 @@ class Bench:
     def decode_seconds(self, running: int, context: int) -> float:
         """Of a step in which `running` requests get one token each; median of 40."""
         self._begin(running, context)
-        seconds = []
-        for _ in range(40):
-            seconds.append(self._timed(self._engine.step))
+        seconds = [self._timed(self._engine.step) for _ in range(40)]
         self._end()
         return statistics.median(seconds)
 

@@ -189,9 +189,8 @@ class Supervisor:
             self._kill_reason = "protocol"
             self._child.kill()
         code = await self._child.wait()
-        if self._fatal is not None:
-            return "fatal"
-        return self._kill_reason or ("killed" if code < 0 else "exited")
+        died: RestartReason = self._kill_reason or ("killed" if code < 0 else "exited")
+        return "fatal" if self._fatal is not None else died
 
     async def _read_frames(self) -> None:
         buffer = FrameBuffer()

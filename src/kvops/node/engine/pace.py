@@ -10,7 +10,7 @@ from collections import deque
 from statistics import median
 
 STRETCH = 2.2
-_LEAST = 8
+_LEAST = 4
 _FIRST = 32
 """Until both kinds of step were seen."""
 _KEPT = 16
@@ -33,7 +33,7 @@ class Pace:
         if quiet is None or not self._cost:
             return min(_FIRST, self._most)
         wanted = (STRETCH - 1) * quiet / median(self._cost)
-        return min(max(int(wanted), _LEAST), self._most)
+        return min(max(round(wanted), _LEAST), self._most)
 
     def observe(self, seconds: float, decodes: int, prefill_tokens: int) -> None:
         """What a step took, and what was in it."""

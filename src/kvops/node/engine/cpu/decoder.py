@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from kvops.models.spec import ModelSpec
 from kvops.node.engine.attention.base import PagedBatch
 from kvops.node.engine.cpu.compiler import LANES, SUPPORTED
+from kvops.node.engine.cpu.crew import Crew, Kind
 from kvops.node.engine.cpu.layout import (
     Buffers,
     Pool,
@@ -116,6 +118,7 @@ class CompiledDecoder:
         self, shape: Shape, weights: Weights, pool: Pool, team: Team, tokens: int, rows: int
     ) -> None:
         self._shape, self._weights, self._pool, self._team = shape, weights, pool, team
+        self._crew = Crew(team.threads)
         self._room = (tokens, rows)
         self._buffers = allocate_buffers(shape, tokens, rows, team.threads)
         self._scratch = scratch_size(shape)
@@ -144,10 +147,16 @@ class CompiledDecoder:
         """[T] tokens in; [R, vocabulary] float32 of the `rows` among them, valid until the next call."""
         self._make_room(len(token_ids), len(rows))
         work = self._work(token_ids, batch, rows)
-        self._team.run(step, *self._arguments(work))
+        self._run(work, (len(token_ids).bit_length(), sum(batch.context_lengths).bit_length()))
         count = len(rows)
         logits = torch.from_numpy(self._buffers.logits[: count * self._vocabulary])
         return logits.view(count, self._vocabulary)[:, : self._shape.vocabulary]
+
+    def _run(self, work: Work, kind: Kind) -> None:
+        level = self._crew.choose(kind)
+        began = time.perf_counter()
+        self._team.run(step, self._crew.threads(level), *self._arguments(work))
+        self._crew.observe(kind, level, time.perf_counter() - began)
 
     def _make_room(self, tokens: int, rows: int) -> None:
         if tokens > self._room[0] or rows > self._room[1]:

@@ -26,12 +26,12 @@ class Team:
             threading.Thread(target=_work, args=(desk,), name="kvops-kernel", daemon=True).start()
         weakref.finalize(self, _dismiss, self._desks)
 
-    def run(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Call `kernel(thread, threads, sync, *arguments)` on every thread; it ends with a barrier."""
+    def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
+        """Call `kernel(thread, threads, sync, *arguments)` on `threads` threads; it ends with a barrier."""
         job = (self._sync, *arguments)
-        for number, desk in enumerate(self._desks, start=1):
-            desk.put((kernel, number, self.threads, job))
-        kernel(0, self.threads, *job)
+        for number in range(1, threads):
+            self._desks[number - 1].put((kernel, number, threads, job))
+        kernel(0, threads, *job)
 
     def signature(self, *arguments: Any) -> tuple[Any, ...]:
         """What `run` would call a kernel with, to compile it before."""
