@@ -58,7 +58,9 @@ def pull_default_model() -> Path:
 def running_node(*arguments: str) -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="kvops-bench-") as folder:
         home = Path(folder)
-        (home / "data").symlink_to(MODEL_HOME / "data")
+        (MODEL_HOME / "cache").mkdir(mode=0o700, exist_ok=True)
+        for kept in ("data", "cache"):
+            (home / kept).symlink_to(MODEL_HOME / kept)
         environment = os.environ | {"KVOPS_HOME": folder}
         command = [
             *KVOPS,

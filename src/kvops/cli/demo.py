@@ -67,10 +67,11 @@ def _look(url: str) -> int:
 
 @contextmanager
 def _scratch_home(keep: bool) -> Iterator[Path]:
-    """A KVOPS_HOME for this process and its children: the usual model store and run results, all else new."""
+    """A KVOPS_HOME for this process and its children: the usual model store, caches and run results, all else new."""
     store, runs = paths.make_private(paths.data_dir()), paths.make_private(paths.runs_dir())
     home = Path(tempfile.mkdtemp(prefix="kvops-demo-"))
     (home / "data").symlink_to(store, target_is_directory=True)
+    (home / "cache").symlink_to(paths.make_private(paths.cache_dir()), target_is_directory=True)
     (paths.make_private(home / "state") / "runs").symlink_to(runs, target_is_directory=True)
     for name in [name for name in os.environ if name.startswith("KVOPS_")]:
         del os.environ[name]  # settings and credentials of other nodes
