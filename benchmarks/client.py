@@ -41,8 +41,8 @@ class Stream:
 
 
 def prompt(number: int, words: int) -> str:
-    """About 1.3 tokens a word; no two numbers share a first block."""
-    nouns = (f"the {_WORDS[(number + i * 7) % 10]} {i}" for i in range(words // 3))
+    """About a token a word, and 12 more; no two numbers share a first block."""
+    nouns = (_WORDS[(number + i * 7 + i // 10) % 10] for i in range(words))
     return f"{number} is the number of this report. " + " ".join(nouns)
 
 

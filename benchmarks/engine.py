@@ -90,7 +90,7 @@ def _in_process(
 
 def _over_http(node: Node, vllm: peers.Peer) -> Iterator[Row]:
     stream(node.url, MODEL, prompt(990, 50), 8)
-    many = max(tokens_per_second(node.url, MODEL, 32, 92, 64) for _ in range(2))
+    many = max(tokens_per_second(node.url, MODEL, 32, 108, 64) for _ in range(2))
     peer = vllm.many or peers.VLLM.many or 1.0
     yield Row(
         "output at 32 streams (HTTP)", f"{many:.0f} tok/s", vllm.figure(peer),
@@ -102,7 +102,7 @@ def _over_http(node: Node, vllm: peers.Peer) -> Iterator[Row]:
 
 
 def _prefix_hit(node: Node) -> Row:
-    text = prompt(7, 3060)
+    text = prompt(7, 3980)
     cold = stream(node.url, MODEL, text, 1).ttft
     warm = statistics.median(stream(node.url, MODEL, text, 1).ttft for _ in range(_ROUNDS))
     return Row(
@@ -127,9 +127,11 @@ def _stalled(node: Node) -> Row:
     watcher = threading.Thread(target=short_streams)
     watcher.start()
     time.sleep(1.0)  # the short stream is under way
-    long = stream(node.url, MODEL, prompt(12, 5300), 1)
-    done.set()
-    watcher.join()
+    try:
+        long = stream(node.url, MODEL, prompt(12, 6980), 1)
+    finally:
+        done.set()
+        watcher.join()
     during = [gap for at, gap in busy if long.sent <= at <= long.arrivals[0]]  # type: ignore[misc]
     p95, calm = _p95(during), _p95(quiet)
     return Row(

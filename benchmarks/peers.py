@@ -72,6 +72,6 @@ def server(url: str) -> Peer:
     stream(url, model, prompt(900, 50), 8)
     one = stream(url, model, prompt(901, 50), 128)
     single = (one.tokens - 1) / (one.arrivals[-1] - one.arrivals[0])
-    first = stream(url, model, prompt(902, 790), 1)
-    many = tokens_per_second(url, model, 32, 92, 64)
+    first = stream(url, model, prompt(902, 1012), 1)
+    many = tokens_per_second(url, model, 32, 108, 64)
     return Peer(url, single, many, 1024 / first.ttft, measured=True)

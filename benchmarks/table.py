@@ -37,15 +37,17 @@ def print_table(title: str, rows: Iterable[Row]) -> None:
     table = Table(title=title, title_justify="left")
     for column in ("what", "measured", "against", "value", "bar", "aim", ""):
         table.add_column(column, no_wrap=column not in ("what", "against"))
-    for row in rows:
-        sign = "≥" if row.at_least else "≤"
-        table.add_row(
-            row.what,
-            row.measured,
-            row.against,
-            f"{row.value:.3g}{row.unit}",
-            f"{sign} {row.bar:g}{row.unit}",
-            "" if row.aim is None else f"{row.aim:g}{row.unit}",
-            row.verdict,
-        )
-    Console(width=140).print(table)
+    try:
+        for row in rows:
+            sign = "≥" if row.at_least else "≤"
+            table.add_row(
+                row.what,
+                row.measured,
+                row.against,
+                f"{row.value:.3g}{row.unit}",
+                f"{sign} {row.bar:g}{row.unit}",
+                "" if row.aim is None else f"{row.aim:g}{row.unit}",
+                row.verdict,
+            )
+    finally:  # what was measured before something failed is shown
+        Console(width=140).print(table)

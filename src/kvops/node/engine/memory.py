@@ -5,6 +5,7 @@ Invariant: weights + kv_reserved + activations + other + free = total, by constr
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,7 @@ def peak_of(device: torch.device, work: Callable[[], None]) -> int:
         before = torch.cuda.memory_allocated(device)
         work()
         return torch.cuda.max_memory_allocated(device) - before
+    gc.collect()  # garbage freed meanwhile would hide as much of the peak
     _reset_peak()
     before = psutil.Process().memory_info().rss
     work()

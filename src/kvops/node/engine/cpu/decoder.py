@@ -54,7 +54,7 @@ def shape_of(spec: ModelSpec, blocks: int, block_size: int) -> Shape:
         vocabulary=spec.vocab_size,
         window=spec.sliding_window or 0,
         head_norm=spec.qk_norm,
-        bias=int(spec.attention_bias),
+        bias=float(spec.attention_bias),
         block_size=block_size,
         key_stride=_key_stride(block_size),
         blocks=blocks,

@@ -32,8 +32,8 @@ class Shape(NamedTuple):
     window: int
     """Positions a token looks back to; 0: all."""
     head_norm: bool
-    bias: int
-    """1 if q, k and v have one."""
+    bias: float
+    """1 if q, k and v have one, else 0."""
     block_size: int
     key_stride: int
     """Positions in a row of a key block, padded to whole vectors."""

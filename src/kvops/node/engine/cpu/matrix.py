@@ -25,23 +25,23 @@ _TASK_ROWS = 96
 
 def product(
     weights: Any, matrix: int, depth: int, columns: int, x: Any, x_stride: int, shorts: Any,
-    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, keep: int,
+    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, beta: float,
 ) -> None:  # fmt: skip
-    """out[row:row + rows, tile] (+)= x @ matrix; columns `tile * COLUMNS` to `(tile + 1) * COLUMNS`."""
+    """out[row:row + rows, tile] = beta * out + x @ matrix; columns `tile * COLUMNS` to `(tile + 1) * COLUMNS`."""
     raise TypeError("only compiled code calls this")
 
 
 @overload(product, strict=False)
 def _product(
     weights: Any, matrix: Any, depth: Any, columns: Any, x: Any, x_stride: Any, shorts: Any,
-    scales: Any, out: Any, out_stride: Any, row: Any, rows: Any, tile: Any, keep: Any,
+    scales: Any, out: Any, out_stride: Any, row: Any, rows: Any, tile: Any, beta: Any,
 ) -> Any:  # fmt: skip
     return _product_int8 if weights.types[0].dtype == types.int8 else _product_float
 
 
 def _product_int8(
     weights: Any, matrix: int, depth: int, columns: int, x: Any, x_stride: int, shorts: Any,
-    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, keep: int,
+    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, beta: float,
 ) -> None:  # fmt: skip
     limit = (depth + 511) // 512
     group = (depth + 2 * limit - 1) // (2 * limit)
@@ -50,18 +50,18 @@ def _product_int8(
         rows, shorts, row * depth, depth, scales, groups,
         weights.data, weights.data_at[matrix] + tile * COLUMNS * depth,
         weights.scales, weights.scales_at[matrix] + tile * COLUMNS * groups,
-        out, row * out_stride + tile * COLUMNS, out_stride, depth // 2, group, keep != 0,
+        out, row * out_stride + tile * COLUMNS, out_stride, depth // 2, group, beta != 0.0,
     )  # fmt: skip
 
 
 def _product_float(
     weights: Any, matrix: int, depth: int, columns: int, x: Any, x_stride: int, shorts: Any,
-    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, keep: int,
+    scales: Any, out: Any, out_stride: int, row: int, rows: int, tile: int, beta: float,
 ) -> None:  # fmt: skip
     multiply_add(
         rows, x, row * x_stride, x_stride,
         weights.data, weights.data_at[matrix] + tile * COLUMNS * depth, COLUMNS,
-        out, row * out_stride + tile * COLUMNS, out_stride, depth, keep != 0,
+        out, row * out_stride + tile * COLUMNS, out_stride, depth, beta != 0.0,
     )  # fmt: skip
 
 
@@ -104,9 +104,9 @@ def _prepare_float(
 @kernel
 def multiply(
     sync: Any, threads: int, weights: Any, matrix: int, depth: int, columns: int, x: Any,
-    x_stride: int, shorts: Any, scales: Any, out: Any, out_stride: int, count: int, keep: int,
+    x_stride: int, shorts: Any, scales: Any, out: Any, out_stride: int, count: int, beta: float,
 ) -> None:  # fmt: skip
-    """out[count, columns] (+)= x[count, depth] @ matrix, by all threads; ends with a barrier."""
+    """out[count, columns] = beta * out + x[count, depth] @ matrix, beta 0 or 1, by all threads; ends with a barrier."""
     outlined()
     tiles = (columns + COLUMNS - 1) // COLUMNS
     shares = (count + _TASK_ROWS - 1) // _TASK_ROWS
@@ -121,7 +121,7 @@ def multiply(
             rows = tile_rows(left, most)
             product(
                 weights, matrix, depth, columns, x, x_stride, shorts, scales, out, out_stride,
-                row, rows, task // shares, keep,
+                row, rows, task // shares, beta,
             )  # fmt: skip
             row += rows
             left -= rows

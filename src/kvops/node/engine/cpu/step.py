@@ -73,22 +73,22 @@ def _step(
         )  # fmt: skip
         multiply(
             sync, threads, weights, matrix + 1, attended, hidden, b.attended, attended_s,
-            b.shorts, b.short_scales, b.hidden, hidden_s, count, 1,
+            b.shorts, b.short_scales, b.hidden, hidden_s, count, 1.0,
         )  # fmt: skip
         _norm_rows(sync, threads, shape, weights, b, 2 * layer + 1, count, hidden_s)
         multiply(
             sync, threads, weights, matrix + 2, hidden, 2 * inner, b.normed, hidden_s,
-            b.shorts, b.short_scales, b.gates, gates_s, count, 0,
+            b.shorts, b.short_scales, b.gates, gates_s, count, 0.0,
         )  # fmt: skip
         _gate_rows(sync, threads, weights, b, inner, count, gates_s)
         multiply(
             sync, threads, weights, matrix + 3, inner, hidden, b.gates, gates_s,
-            b.shorts, b.short_scales, b.hidden, hidden_s, count, 1,
+            b.shorts, b.short_scales, b.hidden, hidden_s, count, 1.0,
         )  # fmt: skip
     _last_norm(sync, threads, shape, weights, b, work, hidden_s)
     multiply(
         sync, threads, weights, 4 * shape.layers + 1, hidden, shape.vocabulary, b.normed, hidden_s,
-        b.shorts, b.short_scales, b.logits, _padded(shape.vocabulary), rows, 0,
+        b.shorts, b.short_scales, b.logits, _padded(shape.vocabulary), rows, 0.0,
     )  # fmt: skip
 
 
