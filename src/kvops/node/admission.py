@@ -149,6 +149,7 @@ class Admission:
         left = stats.kv.free_blocks + stats.kv.cached_blocks
         fitting = sum(total <= left for total in accumulate(needs))
         return min(slots, len(behind), max(0, fitting - len(unseen)))
+
     def _check_tenant(self, tenant: str, wanted: int) -> None:
         limits = self._config.tenant(tenant)
         if limits.max_waiting is None:
