@@ -47,9 +47,23 @@ def pull(
 
     with shown_progress() as progress:
         manifest, fetched = fetch(parse_source(source, link=link), progress, name=name)
+        if fetched and manifest.source.startswith("catalog:"):
+            progress.step("preparing the engine for this machine, once", None)
+            _prepare(manifest.name)
     size = format_bytes(manifest.size)
     done = "pulled" if fetched else "already there, verified:"
     typer.echo(f"{done} {manifest.name} ({manifest.family}, {size}, revision {manifest.revision})")
+
+
+def _prepare(name: str) -> None:
+    """Compile with the pull, which takes its time anyway. If that fails, the first start does it, or says why."""
+    import subprocess
+    import sys
+
+    from kvops.models import store
+
+    command = [sys.executable, "-m", "kvops.node.engine.prepare", str(store.resolve(name).path)]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 @app.command("list")
