@@ -47,8 +47,8 @@ def pull(
 
     with shown_progress() as progress:
         manifest, fetched = fetch(parse_source(source, link=link), progress, name=name)
-        if fetched and manifest.source.startswith("catalog:"):
-            progress.step("preparing the engine for this machine, once", None)
+        if manifest.source.startswith("catalog:"):
+            progress.step("preparing the engine for this machine", None)
             _prepare(manifest.name)
     size = format_bytes(manifest.size)
     done = "pulled" if fetched else "already there, verified:"
