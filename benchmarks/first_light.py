@@ -43,8 +43,11 @@ def measure() -> Iterator[Row]:
             " s",
         )
         yield _first_paint(node)
-        yield _throughput(node, peer)
+        yield _throughput(node, peer, "as a node starts by default (int8)")
         yield _waste(node)
+    exact = {"KVOPS_MODEL__WEIGHTS_DTYPE": "float32", "KVOPS_KV_CACHE__DTYPE": "float32"}
+    with running_node(settings=exact) as node:
+        yield _throughput(node, peer, "fp32")
 
 
 def _help() -> Row:
@@ -125,16 +128,16 @@ def _complete(node: Node, number: int, new_tokens: int, words: int = PROMPT_WORD
     return int(reply.json()["usage"]["completion_tokens"])
 
 
-def _throughput(node: Node, peer: float) -> Row:
+def _throughput(node: Node, peer: float, formats: str) -> Row:
     _complete(node, 999, 8)
     begun = time.perf_counter()
     with ThreadPoolExecutor(STREAMS) as pool:
         tokens = sum(pool.map(lambda i: _complete(node, i, NEW_TOKENS), range(STREAMS)))
     rate = tokens / (time.perf_counter() - begun)
     return Row(
-        f"output at {STREAMS} streams",
+        f"output at {STREAMS} streams, {formats}",
         f"{rate:.0f} tok/s",
-        f"transformers generate, one at a time: {peer:.1f} tok/s",
+        f"transformers generate, fp32, one at a time: {peer:.1f} tok/s",
         rate / peer,
         3,
         True,

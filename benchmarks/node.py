@@ -55,13 +55,14 @@ def pull_default_model() -> Path:
 
 
 @contextmanager
-def running_node(*arguments: str) -> Iterator[Node]:
+def running_node(*arguments: str, settings: dict[str, str] | None = None) -> Iterator[Node]:
+    """`settings`: `KVOPS_SECTION__KEY` variables."""
     with tempfile.TemporaryDirectory(prefix="kvops-bench-") as folder:
         home = Path(folder)
         (MODEL_HOME / "cache").mkdir(mode=0o700, exist_ok=True)
         for kept in ("data", "cache"):
             (home / kept).symlink_to(MODEL_HOME / kept)
-        environment = os.environ | {"KVOPS_HOME": folder}
+        environment = os.environ | {"KVOPS_HOME": folder} | (settings or {})
         command = [
             *KVOPS,
             "node",
