@@ -9,18 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-_WORDS = [
-    "river",
-    "engine",
-    "garden",
-    "letter",
-    "signal",
-    "window",
-    "market",
-    "bridge",
-    "forest",
-    "ledger",
-]
+WORDS = ("river", "engine", "garden", "letter", "signal", "window", "market", "bridge", "forest", "ledger")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,7 @@ class Stream:
 
 def prompt(number: int, words: int) -> str:
     """About a token a word, and 12 more; no two numbers share a first block."""
-    nouns = (_WORDS[(number + i * 7 + i // 10) % 10] for i in range(words))
+    nouns = (WORDS[(number + i * 7 + i // 10) % 10] for i in range(words))
     return f"{number} is the number of this report. " + " ".join(nouns)
 
 

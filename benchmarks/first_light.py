@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.client import WORDS
 from benchmarks.node import KVOPS, Node, pull_default_model, running_node
 from benchmarks.table import Row
 from kvops.telemetry.snapshot import Known
@@ -98,20 +99,8 @@ def _paint_once(node: Node) -> float:
 
 
 def _prompt(number: int, words: int = PROMPT_WORDS) -> str:
-    nouns = (
-        "river",
-        "engine",
-        "garden",
-        "letter",
-        "signal",
-        "window",
-        "market",
-        "bridge",
-        "forest",
-        "ledger",
-    )
     return f"Report {number}. " + " ".join(
-        f"The {nouns[(number + i * 7) % 10]} {i}" for i in range(words // 3)
+        f"The {WORDS[(number + i * 7) % 10]} {i}" for i in range(words // 3)
     )
 
 
