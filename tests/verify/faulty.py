@@ -29,6 +29,8 @@ from kvops.verify.contract import FAMILIES, ONE_PER_REQUEST
 MODEL, LIMIT, TOKEN, KEY = "words", 512, "admin-token", "client-key"
 BLOCKS, TOTAL = 64, 1000
 TOKEN_SECONDS = 0.002
+ENDLESS_TOKEN_SECONDS = 0.05
+"""Of a request that ignores the end of the text: it must still run when a busy test gets to look at it."""
 FIELDS = {
     "model",
     "prompt",
@@ -129,7 +131,7 @@ class FaultyNode:
         if body.get("stream"):
             events = self.events(body, prompt, wanted, "messages" in body)
             return StreamingResponse(events, media_type="text/event-stream")
-        return await self.plain(request, prompt, wanted, "messages" in body)
+        return await self.plain(request, body, prompt, wanted)
 
     def refusal(self, body: Any, required: dict[str, type]) -> Response | None:
         if not isinstance(body, dict):
@@ -146,21 +148,24 @@ class FaultyNode:
             return error(400, "invalid_request")
         return None
 
-    async def tokens(self, count: int) -> AsyncIterator[str]:
+    async def tokens(self, body: dict[str, Any], count: int) -> AsyncIterator[str]:
         """One word at a time, holding blocks while it lasts."""
+        pace = ENDLESS_TOKEN_SECONDS if body.get("ignore_eos") else TOKEN_SECONDS
         self.running += 1
         try:
             for index in range(count):
-                await asyncio.sleep(TOKEN_SECONDS)
+                await asyncio.sleep(pace)
                 self.generated += 1
                 yield f" word{index}"
         finally:
             self.running -= 1
 
-    async def plain(self, request: Request, prompt: list[str], wanted: int, chat: bool) -> Response:
-        text = ""
+    async def plain(
+        self, request: Request, body: dict[str, Any], prompt: list[str], wanted: int
+    ) -> Response:
+        text, chat = "", "messages" in body
         cached = self.cached(prompt)
-        async for word in self.tokens(wanted):
+        async for word in self.tokens(body, wanted):
             text += word
             if not self.has("ignores_disconnect") and await request.is_disconnected():
                 return Response(status_code=499)
@@ -183,9 +188,9 @@ class FaultyNode:
             yield sse({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
         task: set[asyncio.Task[None]] = set()
         if self.has("ignores_disconnect"):
-            task.add(asyncio.create_task(self.burn(wanted)))
+            task.add(asyncio.create_task(self.burn(body, wanted)))
         cached = self.cached(prompt)
-        async for word in self.tokens(wanted):
+        async for word in self.tokens(body, wanted):
             yield event(" other" if self.has("stream_differs") else word)
         yield event("", "length")
         usage = self.usage(prompt, wanted, cached)
@@ -195,8 +200,8 @@ class FaultyNode:
         if not self.has("no_done"):
             yield b"data: [DONE]\n\n"
 
-    async def burn(self, wanted: int) -> None:
-        async for _ in self.tokens(wanted):
+    async def burn(self, body: dict[str, Any], wanted: int) -> None:
+        async for _ in self.tokens(body, wanted):
             pass
 
     def cached(self, prompt: list[str]) -> int:
