@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from kvops.models.evaluation import Evaluation
 from kvops.models.spec import ModelSpec
 from kvops.node.sampling import SamplingParams
 from kvops.telemetry.snapshot import KvMap, KvUsage, MemoryLedger, PrefixCache, RequestRow
@@ -112,6 +113,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     default_tenant: TenantLimits = TenantLimits()
     """For tenants that are not in `tenants`, each on its own."""
     prefixes: tuple[Prefix, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    """Of these very files; `auto` follows them."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

@@ -14,12 +14,13 @@ from kvops.models.checkpoint import Checkpoint, open_checkpoint
 from kvops.models.tokenizer import load_tokenizer
 from kvops.node.engine.attention.base import KvCache
 from kvops.node.engine.attention.torch_reference import TorchAttention
-from kvops.node.engine.formats import Formats, block_bytes, choose, torch_dtype, weight_bytes
+from kvops.node.engine.formats import Formats, block_bytes, torch_dtype, weight_bytes
 from kvops.node.engine.memory import MemoryAccounts, device_memory, plan_blocks
 from kvops.node.engine.model.decoder import Decoder
 from kvops.node.engine.model.rotary import Rotary
 from kvops.node.engine.model.torch_decoder import TorchDecoder
 from kvops.node.engine.model.weights import load_weights
+from kvops.node.engine.preference import settle
 from kvops.node.engine.runner import Model, Runner
 from kvops.node.engine.sampler import Sampler
 from kvops.node.engine.threads import compute_threads
@@ -42,9 +43,9 @@ def load(start: Start, progress: Progress) -> Loaded:
     """Raises ConfigError, NodeStartError or a ModelError."""
     threads = compute_threads(start.threads)
     torch.set_num_threads(threads)
-    device = _device(start.device)
+    device = device_of(start.device)
     checkpoint = open_checkpoint(Path(start.model_path))
-    formats = choose(start, checkpoint.spec, device)
+    formats = settle(start, checkpoint.spec, device)
     per_block = block_bytes(checkpoint.spec, formats, start.pool.block_size)
     expected = weight_bytes(checkpoint, formats, device)
     blocks = plan_blocks(start.pool, per_block, expected, device_memory(device))
@@ -120,7 +121,8 @@ def _pool(info: EngineInfo, formats: Formats, size: int) -> str:
     return f"{info.pool_blocks} blocks, {tokens} tokens, {formats.kv}, {format_bytes(size)}"
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """Raises ConfigError for one that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

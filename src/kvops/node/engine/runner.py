@@ -19,7 +19,7 @@ class Model(Protocol):
 
 class Runner:
     def __init__(self, model: Model, sampler: Sampler) -> None:
-        self._model = model
+        self.model = model
         self.sampler = sampler
 
     @torch.inference_mode()
@@ -27,7 +27,7 @@ class Runner:
         """One sample for each chunk that samples, in order."""
         chunks = batch.chunks
         rows = _last_rows(chunks)
-        logits = self._model.logits(_token_ids(chunks), _paged(chunks), rows)
+        logits = self.model.logits(_token_ids(chunks), _paged(chunks), rows)
         if not rows:
             return []
         return self.sampler.sample(logits, [chunk.request for chunk in chunks if chunk.samples])
