@@ -49,15 +49,15 @@ class Bench:
         """Of a decode step, what is neither kernels nor sampling; median of 40."""
         runner: Any = self._engine._runner
         spent = [0.0]
-        run, sample = runner._model._team.run, runner.sampler.sample
-        runner._model._team.run = _counted(run, spent)
+        run, sample = runner.model._team.run, runner.sampler.sample
+        runner.model._team.run = _counted(run, spent)
         runner.sampler.sample = _counted(sample, spent)
         self._begin(running, 150)
         seconds = []
         for _ in range(40):
             spent[0] = 0.0
             seconds.append(self._timed(self._engine.step) - spent[0])
-        runner._model._team.run, runner.sampler.sample = run, sample
+        runner.model._team.run, runner.sampler.sample = run, sample
         self._end()
         return statistics.median(seconds)
 

@@ -249,7 +249,7 @@ def test_a_nan_ends_one_request_and_spoils_no_other(
     other = LONG[::-1]
     expected = outputs(engine, [submit("other", other)])["other"]
     engine.flush_prefix_cache()
-    model = engine._runner._model
+    model = engine._runner.model
     intact = model.logits
 
     def spoilt(*step: Any) -> torch.Tensor:
@@ -276,7 +276,7 @@ def test_a_nan_in_the_pool_stays_with_its_owner(tiny_model: Path) -> None:
     engine = load(tiny_model, pool=small_pool(32))
     expected = outputs(engine, [submit(str(n), LONG[:n]) for n in (3, 40, 60)])
     engine.flush_prefix_cache()
-    pool = engine._runner._model._pool  # type: ignore[attr-defined]
+    pool = engine._runner.model._pool  # type: ignore[attr-defined]
     pool.keys.fill(np.nan)
     pool.values.fill(np.nan)
     assert outputs(engine, [submit(str(n), LONG[:n]) for n in (3, 40, 60)]) == expected
