@@ -50,8 +50,9 @@ class KvCache(Section):
     blocks: Annotated[int, Field(ge=2, le=2**24)] | None = None
     """One of blocks, bytes, memory_fraction. Default: bytes 1GiB on a CPU, memory_fraction 0.85 on a GPU."""
     block_size: Literal[8, 16, 32, 64] = 16
-    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
-    """float32 is exact; bfloat16 holds twice the tokens, int8 3.7 times. `auto` follows the weights."""
+    dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = "auto"
+    """float32 is exact; bfloat16 holds twice the tokens, int8 3.7 times, fp8 (on GPUs) 4 times. `auto` follows the
+    weights."""
     prefix_caching: bool = True
     watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
     """Share of the pool that admission leaves free for running requests to grow into."""

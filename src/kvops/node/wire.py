@@ -25,7 +25,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 PriorityClass = Literal["online", "normal", "batch"]
 RANK: dict[PriorityClass, int] = {"online": 0, "normal": 1, "batch": 2}
 """0 is served first."""
-KvDtype = Literal["auto", "float32", "bfloat16", "int8"]
+WeightsDtype = Literal["auto", "float32", "bfloat16", "int8"]
+KvDtype = Literal["auto", "float32", "bfloat16", "int8", "fp8"]
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +96,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model_name: str
     revision: str
     max_context_length: int | None
-    weights_dtype: Literal["auto", "float32", "bfloat16", "int8"]
+    weights_dtype: WeightsDtype
     pool: PoolPlan
     max_batch_size: int
     """Requests in one step."""

@@ -14,21 +14,35 @@ from kvops.node.engine.model.linear import packs
 from kvops.node.wire import KvDtype, Start
 
 Format = Literal["float32", "bfloat16", "int8"]
+KvFormat = Literal["float32", "bfloat16", "int8", "fp8"]
+Kernels = Literal["cpu", "cuda", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
     weights: Format
-    kv: Format
-    compiled: bool
-    """The whole step by CPU kernels; else torch, one operation at a time."""
+    kv: KvFormat
+    kernels: Kernels
+    """cpu: the whole step in one; cuda: attention and int8 weights, the rest in torch; none: all in torch."""
     reason: str
     """Why, where `auto` chose; empty where it was asked for."""
+
+    @property
+    def compiled(self) -> bool:
+        """The whole step by CPU kernels; else torch, one operation at a time."""
+        return self.kernels == "cpu"
 
 
 def choose(start: Start, spec: ModelSpec, device: torch.device) -> Formats:
     """Raises ConfigError for a combination that nothing here computes."""
-    compiled = device.type == "cpu" and _compiles(spec)
+    if device.type == "cuda":
+        return _on_cuda(start, device)
+    if start.pool.dtype == "fp8":
+        raise ConfigError(
+            "kv_cache.dtype: fp8 needs an NVIDIA GPU, and this node computes on the CPU",
+            hint="use int8, which takes about as much and rounds less",
+        )
+    compiled = _compiles(spec)
     weights, reason = _weights(start.weights_dtype, device, compiled)
     kv = _kv(start.pool.dtype, weights)
     if not compiled and ("int8" in (weights, kv) or kv != weights):
@@ -37,7 +51,16 @@ def choose(start: Start, spec: ModelSpec, device: torch.device) -> Formats:
             f"which do not serve this model on this {device.type}",
             hint="set both to float32 or both to bfloat16",
         )
-    return Formats(weights, kv, compiled, reason)
+    return Formats(weights, kv, "cpu" if compiled else "none", reason)
+
+
+def _on_cuda(start: Start, device: torch.device) -> Formats:
+    from kvops.node.engine.cuda.support import require
+
+    weights, reason = _weights(start.weights_dtype, device, compiled=False)
+    kv = _kv(start.pool.dtype, weights)
+    require(kv, device)
+    return Formats(weights, kv, "cuda", reason)
 
 
 def _compiles(spec: ModelSpec) -> bool:
@@ -58,7 +81,7 @@ def _weights(asked: str, device: torch.device, compiled: bool) -> tuple[Format, 
     return "float32", "auto: no kernels for this model on this CPU"
 
 
-def _kv(asked: KvDtype, weights: Format) -> Format:
+def _kv(asked: KvDtype, weights: Format) -> KvFormat:
     """`auto` keeps 16 bits beside rounded weights, which costs less than they do, and is exact beside exact ones."""
     if asked != "auto":
         return asked
@@ -72,6 +95,10 @@ def weight_bytes(checkpoint: Checkpoint, formats: Formats, device: torch.device)
         from kvops.node.engine.cpu.packing import packed_bytes
 
         return packed_bytes(spec, formats.weights)
+    if formats.weights == "int8":
+        from kvops.node.engine.cuda.rounded import rounded_bytes
+
+        return rounded_bytes(spec)
     # A packed output matrix cannot double as the embedding, so tied embeddings are then held twice.
     dtype = torch_dtype(formats.weights)
     twice = spec.tie_embeddings and packs(dtype, device)
@@ -84,8 +111,14 @@ def block_bytes(spec: ModelSpec, formats: Formats, block_size: int) -> int:
     if formats.compiled:
         from kvops.node.engine.cpu import decoder
 
+        assert formats.kv != "fp8"  # `choose` refused it
         return decoder.block_bytes(spec, block_size, formats.kv)
-    return spec.kv_bytes_per_token(torch_dtype(formats.kv).itemsize) * block_size
+    if formats.kernels == "cuda":
+        from kvops.node.engine.cuda import pool
+
+        return pool.block_bytes(spec, block_size, formats.kv)
+    assert formats.kv == formats.weights  # likewise
+    return spec.kv_bytes_per_token(torch_dtype(formats.weights).itemsize) * block_size
 
 
 def torch_dtype(name: Format) -> torch.dtype:

@@ -75,6 +75,7 @@ def _compiled(
     weights = Packer(info.spec, formats.weights, info.max_model_len).pack(checkpoint.tensors())
     progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
     shape = decoder.shape_of(info.spec, info.pool_blocks, info.block_size)
+    assert formats.kv != "fp8"  # `choose` refused it
     pool = decoder.allocate_pool(shape, formats.kv)
     model = decoder.CompiledDecoder(
         shape, weights, pool, Team(threads), start.max_batched_tokens, start.max_batch_size
