@@ -337,7 +337,12 @@ def test_flush(engine: Engine) -> None:
     ("settings", "error", "words"),
     [
         ({"device": "tpu"}, ConfigError, "runtime.device"),
-        ({"pool": PoolPlan(block_size=16, bytes=10)}, ConfigError, "holds no block"),
+        ({"pool": PoolPlan(block_size=16, bytes=10)}, ConfigError, "the pool holds 0 blocks"),
+        (
+            {"pool": small_pool(8), "max_context_length": 129},
+            ConfigError,
+            "max_context_length = 129: the pool",
+        ),
         ({"pool": PoolPlan(block_size=16, bytes=2**50)}, NodeStartError, "kv_cache.bytes"),
         ({"pool": PoolPlan(block_size=16, blocks=2**40)}, NodeStartError, "exceed"),
     ],

@@ -45,7 +45,7 @@ class Model(Section):
 
 class KvCache(Section):
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the memory that is free after loading."""
+    """Share of what weights and the working memory of a step leave free."""
     bytes: Annotated[Bytes, Field(gt=0)] | None = None
     blocks: Annotated[int, Field(ge=2, le=2**24)] | None = None
     """One of blocks, bytes, memory_fraction. Default: bytes 1GiB on a CPU, memory_fraction 0.85 on a GPU."""

@@ -12,20 +12,23 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from kvops import paths, registry
 from kvops.config.schema import KvCache, NodeConfig
 from kvops.errors import ConfigError, NodeStartError
+from kvops.machine import host_memory
+from kvops.node.pool_size import Needs, plan_blocks
 from kvops.node.wire import PoolPlan
 from kvops.units import format_bytes
 
 if TYPE_CHECKING:
     from kvops.models.checkpoint import Checkpoint
+    from kvops.models.spec import ModelSpec
 
 CPU_POOL_BYTES = 2**30
 GPU_POOL_FRACTION = 0.85
 _DISK_NEEDED = 64 * 2**20
+_LEAST_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "fp8": 1, "auto": 1}
+"""Of a number, whatever the device makes of `auto`."""
 
 
 def check_machine(config: NodeConfig) -> str:
@@ -36,7 +39,7 @@ def check_machine(config: NodeConfig) -> str:
             f"{format_bytes(free_disk)} are free in {paths.state_dir()}, {format_bytes(_DISK_NEEDED)} are needed",
             hint="free some space, or move the folders with KVOPS_HOME",
         )
-    memory = psutil.virtual_memory().available
+    memory = host_memory().free
     return (
         f"python {platform.python_version()}, torch {_torch_version()}, "
         f"{format_bytes(memory)} free memory, {format_bytes(free_disk)} free disk"
@@ -64,19 +67,27 @@ def check_model(config: NodeConfig, model: Path) -> None:
 
 
 def _check_memory(config: NodeConfig, checkpoint: Checkpoint) -> None:
-    """On the CPU, by what weights and pool need at least; the engine counts again, to the byte."""
-    width = 2 if config.model.weights_dtype == "bfloat16" else 4
-    plan, free = pool_plan(config), psutil.virtual_memory().available
-    weights = checkpoint.parameters * width
-    block = checkpoint.spec.kv_bytes_per_token(width) * plan.block_size
-    pool = plan.blocks * block if plan.blocks is not None else plan.bytes or 0
-    if weights + pool > free:
-        raise NodeStartError(
-            f"weights {format_bytes(weights)} + pool {format_bytes(pool)} exceed the "
-            f"{format_bytes(free)} that are free",
-            hint="lower kv_cache.blocks or kv_cache.bytes, or use a smaller model, "
-            "or model.weights_dtype: bfloat16",
-        )
+    """On the CPU, by what is needed at least; the engine counts again, to the byte."""
+    spec, plan = checkpoint.spec, pool_plan(config)
+    weights_dtype, kv_dtype = config.model.weights_dtype, config.kv_cache.dtype
+    if kv_dtype == "auto" and weights_dtype == "float32":
+        kv_dtype = "float32"
+    needs = Needs(
+        weights=checkpoint.parameters * _LEAST_BYTES[weights_dtype],
+        activations=_least_activations(config, spec),
+        block=spec.kv_bytes_per_token(_LEAST_BYTES[kv_dtype]) * plan.block_size,
+        context=config.model.max_context_length,
+        known="at least ",
+    )
+    plan_blocks(plan, needs, host_memory())
+
+
+def _least_activations(config: NodeConfig, spec: ModelSpec) -> int:
+    """Hidden state, q, k, v, gate and up of a full step, and the logits of a full batch, in two bytes."""
+    fused = (spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim
+    row = spec.hidden_size + fused + 2 * spec.intermediate_size
+    runtime = config.runtime
+    return 2 * (runtime.max_batched_tokens * row + runtime.max_batch_size * spec.vocab_size)
 
 
 def runs_already(name: str) -> NodeStartError:

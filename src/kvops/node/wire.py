@@ -36,7 +36,7 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int | None = None
     bytes: int | None = None
     memory_fraction: float = 0.5
-    """Of the device memory that is free after the weights are loaded."""
+    """Of the device memory that weights and activations leave free."""
     watermark: float = 0.01
     """Share of blocks that admission leaves free for running requests to grow into."""
     prefix_caching: bool = True

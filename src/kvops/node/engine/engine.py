@@ -252,8 +252,8 @@ class Engine:
                 request_id="warm-up", prompt_token_ids=prompt, params=params, tenant="", salt=b""
             )
         )
-        activations = peak_of(self._accounts.device, self._drain)
-        self._accounts = replace(self._accounts, activations=activations)
+        peak = peak_of(self._accounts.device, self._drain)
+        self._accounts = replace(self._accounts, activations=self._accounts.buffers + peak)
         self._pool.flush()
         self._forget_counts()
 

@@ -12,10 +12,11 @@ import torch
 from kvops.errors import ConfigError
 from kvops.models.checkpoint import Checkpoint, open_checkpoint
 from kvops.models.tokenizer import load_tokenizer
+from kvops.node.engine.activations import activation_bytes
 from kvops.node.engine.attention.base import KvCache
 from kvops.node.engine.attention.torch_reference import TorchAttention
 from kvops.node.engine.formats import Formats, block_bytes, torch_dtype, weight_bytes
-from kvops.node.engine.memory import MemoryAccounts, device_memory, plan_blocks
+from kvops.node.engine.memory import MemoryAccounts, device_memory
 from kvops.node.engine.model.decoder import Decoder
 from kvops.node.engine.model.rotary import Rotary
 from kvops.node.engine.model.torch_decoder import TorchDecoder
@@ -24,6 +25,7 @@ from kvops.node.engine.preference import settle
 from kvops.node.engine.runner import Model, Runner
 from kvops.node.engine.sampler import Sampler
 from kvops.node.engine.threads import compute_threads
+from kvops.node.pool_size import Needs, most_blocks, plan_blocks
 from kvops.node.wire import EngineInfo, Start
 from kvops.units import format_bytes
 
@@ -46,16 +48,29 @@ def load(start: Start, progress: Progress) -> Loaded:
     device = device_of(start.device)
     checkpoint = open_checkpoint(Path(start.model_path))
     formats = settle(start, checkpoint.spec, device)
-    per_block = block_bytes(checkpoint.spec, formats, start.pool.block_size)
-    expected = weight_bytes(checkpoint, formats, device)
-    blocks = plan_blocks(start.pool, per_block, expected, device_memory(device))
-    info = _info(start, checkpoint, formats, device, blocks, per_block)
+    needs, blocks = _plan(start, checkpoint, formats, device, threads)
+    info = _info(start, checkpoint, formats, device, blocks, needs.block)
     if formats.compiled:
         model, accounts = _compiled(start, checkpoint, formats, info, threads, progress)
     else:
         model, accounts = _torch(checkpoint, formats, info, device, progress)
     eos = load_tokenizer(Path(start.model_path)).eos_token_ids
     return Loaded(Runner(model, Sampler(eos)), info, accounts)
+
+
+def _plan(
+    start: Start, checkpoint: Checkpoint, formats: Formats, device: torch.device, threads: int
+) -> tuple[Needs, int]:
+    """The three accounts, and the blocks of the pool."""
+    spec, plan, memory = checkpoint.spec, start.pool, device_memory(device)
+    weights = weight_bytes(checkpoint, formats, device)
+    block = block_bytes(spec, formats, plan.block_size)
+    held = most_blocks(plan, weights, block, memory) * plan.block_size
+    asked = start.max_context_length
+    context = min(spec.max_context_length, held, asked or held)
+    activations = activation_bytes(start, spec, formats, context, threads)
+    needs = Needs(weights, activations, block, asked)
+    return needs, plan_blocks(plan, needs, memory)
 
 
 def _compiled(
@@ -85,8 +100,9 @@ def _compiled(
     source = "kept from before" if model.compile() else "now kept for the next start"
     took = time.perf_counter() - began
     progress("kernels compiled", f"{threads} threads, {source}, {took:.1f} s")
+    buffers = model.buffer_bytes
     accounts = MemoryAccounts(
-        torch.device("cpu"), model.weight_bytes, model.pool_bytes, activations=0
+        torch.device("cpu"), model.weight_bytes, model.pool_bytes, buffers, buffers
     )
     return model, accounts
 

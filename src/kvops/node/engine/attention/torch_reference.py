@@ -20,6 +20,9 @@ from kvops.node.engine.attention.base import KvCache, PagedBatch
 
 Index = NDArray[np.int64]
 
+GATHERED = 2**16
+"""Positions whose keys and values are gathered at once, or one request's, if it has more: bounds a step's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -134,7 +137,12 @@ def _alike(batch: PagedBatch) -> list[list[int]]:
     ):
         alone = index if length > 1 else -1
         groups[alone, context.bit_length()].append(index)
-    return list(groups.values())
+    return [part for group in groups.values() for part in _parts(group, batch.context_lengths)]
+
+
+def _parts(members: list[int], contexts: Sequence[int]) -> list[list[int]]:
+    most = max(1, GATHERED // max(contexts[index] for index in members))
+    return [members[at : at + most] for at in range(0, len(members), most)]
 
 
 def _padded(tables: list[list[int]]) -> Index:

@@ -76,41 +76,52 @@ def block_bytes(spec: ModelSpec, block_size: int, kind: KvFormat) -> int:
 
 
 def allocate_pool(shape: Shape, kind: KvFormat) -> Pool:
-    """Zeros that are written, so that every page is really there before the first request counts on it."""
     pages = shape.layers * shape.blocks * shape.kv_heads
-
-    def zeros(count: int, stored: type[np.generic]) -> NDArray[Any]:
-        array = np.empty(count, stored)
-        array.fill(0)
-        return array
-
     scales = pages if kind == "int8" else 0
     return Pool(
-        keys=zeros(pages * shape.head_dim * shape.key_stride, _KEPT[kind]),
-        values=zeros(pages * shape.head_dim * shape.block_size, _KEPT[kind]),
-        key_scales=zeros(scales * shape.key_stride, np.float32),
-        value_scales=zeros(scales * shape.block_size, np.float32),
+        keys=_zeros(pages * shape.head_dim * shape.key_stride, _KEPT[kind]),
+        values=_zeros(pages * shape.head_dim * shape.block_size, _KEPT[kind]),
+        key_scales=_zeros(scales * shape.key_stride, np.float32),
+        value_scales=_zeros(scales * shape.block_size, np.float32),
     )
 
 
 def allocate_buffers(shape: Shape, tokens: int, rows: int, threads: int) -> Buffers:
+    counts = _buffer_counts(shape, tokens, rows, threads)
+    return Buffers(**{name: _zeros(count, _stored(name)) for name, count in counts.items()})
+
+
+def buffer_bytes(shape: Shape, tokens: int, rows: int, threads: int) -> int:
+    """What `allocate_buffers` takes."""
+    counts = _buffer_counts(shape, tokens, rows, threads)
+    return sum(count * np.dtype(_stored(name)).itemsize for name, count in counts.items())
+
+
+def _buffer_counts(shape: Shape, tokens: int, rows: int, threads: int) -> dict[str, int]:
     attended = shape.heads * shape.head_dim
     depths = (shape.hidden, shape.intermediate, attended)
+    return {
+        "hidden": tokens * padded(shape.hidden),
+        "normed": max(tokens, rows) * padded(shape.hidden),
+        "qkv": tokens * padded(shape.fused_heads * shape.head_dim),
+        "attended": tokens * padded(attended),
+        "gates": tokens * padded(2 * shape.intermediate),
+        "shorts": max(tokens, rows) * max(depths),
+        "short_scales": max(tokens, rows) * max(map(groups_of, depths)),
+        "logits": rows * padded(shape.vocabulary),
+        "scratch": threads * scratch_size(shape),
+    }
 
-    def floats(count: int) -> NDArray[np.float32]:
-        return np.zeros(count, np.float32)
 
-    return Buffers(
-        hidden=floats(tokens * padded(shape.hidden)),
-        normed=floats(max(tokens, rows) * padded(shape.hidden)),
-        qkv=floats(tokens * padded(shape.fused_heads * shape.head_dim)),
-        attended=floats(tokens * padded(attended)),
-        gates=floats(tokens * padded(2 * shape.intermediate)),
-        shorts=np.zeros(max(tokens, rows) * max(depths), np.int16),
-        short_scales=floats(max(tokens, rows) * max(map(groups_of, depths))),
-        logits=floats(rows * padded(shape.vocabulary)),
-        scratch=floats(threads * scratch_size(shape)),
-    )
+def _stored(buffer: str) -> type[np.generic]:
+    return np.int16 if buffer == "shorts" else np.float32
+
+
+def _zeros(count: int, stored: type[np.generic]) -> NDArray[Any]:
+    """Zeros that are written, so that every page is really there before the first request counts on it."""
+    array = np.empty(count, stored)
+    array.fill(0)
+    return array
 
 
 class CompiledDecoder:
@@ -132,6 +143,10 @@ class CompiledDecoder:
     @property
     def pool_bytes(self) -> int:
         return sum(array.nbytes for array in self._pool)
+
+    @property
+    def buffer_bytes(self) -> int:
+        return sum(array.nbytes for array in self._buffers)
 
     def compile(self) -> bool:
         """Make ready what `logits` runs, so that no request waits for it; True if the disk's cache had it."""
