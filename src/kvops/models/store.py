@@ -5,18 +5,30 @@ A folder with a manifest is a whole model: pulls build elsewhere and rename, rem
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from kvops import paths, registry
 from kvops.errors import KvopsError, ModelCorrupt, ModelError, UsageError
+from kvops.models.catalog import CATALOG
+from kvops.models.evaluation import Evaluation
 from kvops.models.hf_model import weight_files
-from kvops.models.manifest import MANIFEST, Manifest, hash_file, read_manifest, revision_of
+from kvops.models.manifest import (
+    MANIFEST,
+    Manifest,
+    hash_file,
+    read_manifest,
+    revision_of,
+    write_manifest,
+)
 from kvops.models.missing import not_pulled
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -101,7 +113,8 @@ def remove(name: str) -> None:
     """Delete a pulled model; links are deleted, not what they point to. Raises as `check_removable`."""
     folder = check_removable(name)
     doomed = folder.with_name(f".removed-{name}-{os.getpid()}")
-    folder.rename(doomed)
+    with only_one(name):
+        folder.rename(doomed)
     shutil.rmtree(doomed)
 
 
@@ -118,6 +131,59 @@ def check_removable(name: str) -> Path:
                 hint=f"kvops node stop --node {node.name}",
             )
     return folder
+
+
+def evaluations_of(manifest: Manifest) -> tuple[Evaluation, ...]:
+    """What is known of these very files: evaluated on this machine, and after those what the catalog says."""
+    known = (
+        *manifest.evaluations,
+        *(one for model in CATALOG.values() for one in model.evaluations),
+    )
+    return tuple(one for one in known if one.files_sha256 == manifest.digest)
+
+
+def record(evaluated: Manifest, evaluation: Evaluation) -> None:
+    """Keep an evaluation in the manifest, in the place of an older one of the same formats and device.
+
+    Raises ModelError when the model is gone or was replaced since `evaluated` was read.
+    """
+    name, kind = evaluated.name, (evaluation.weights, evaluation.kv, evaluation.device)
+    with only_one(name):
+        manifest = read_manifest(store_dir() / name)
+        if manifest is None or manifest.digest != evaluated.digest:
+            raise ModelError(
+                f"{name} was removed or replaced while it was evaluated",
+                hint=f"kvops model eval {name} evaluates what is there now",
+            )
+        others = tuple(
+            one
+            for one in manifest.evaluations
+            if one.files_sha256 == manifest.digest and (one.weights, one.kv, one.device) != kind
+        )
+        kept = msgspec.structs.replace(manifest, evaluations=(*others, evaluation))
+        write_manifest(store_dir() / name, kept)
+
+
+@contextmanager
+def only_one(name: str) -> Iterator[None]:
+    """One change of a model at a time: who comes second waits, then sees what the first has made."""
+    path = store_dir() / f".{name}.lock"
+    with _locked(path):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> IO[str]:
+    """The open and locked file at `path`: one that was removed while we waited for it is another's past."""
+    while True:
+        lock = path.open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
 
 
 def pulled(name: str) -> Manifest:
