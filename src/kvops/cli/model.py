@@ -1,4 +1,4 @@
-"""`kvops model`: pull, list, show, verify and remove the models of this machine."""
+"""`kvops model`: pull, list, show, verify, evaluate and remove the models of this machine."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvops.cli.model_eval import evaluate, result_fields
 from kvops.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from kvops.models.manifest import Manifest
     from kvops.models.store import StoredModel
 
-app = typer.Typer(no_args_is_help=True, help="Fetch and check models.")
+app = typer.Typer(no_args_is_help=True, help="Fetch, check and evaluate models.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a pulled model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -126,6 +127,9 @@ def verify(name: Name, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+app.command("eval")(evaluate)
+
+
 @app.command()
 def remove(
     name: Name, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
@@ -169,7 +173,10 @@ def _row(manifest: Manifest) -> dict[str, Any]:
 
 
 def _details(model: StoredModel, parameters: int, spec: Any) -> dict[str, Any]:
+    from kvops.models.store import evaluations_of
+
     manifest = model.manifest
+    known = () if manifest is None else evaluations_of(manifest)
     files = (
         []
         if manifest is None
@@ -194,6 +201,7 @@ def _details(model: StoredModel, parameters: int, spec: Any) -> dict[str, Any]:
         "source": model.source,
         "revision": model.revision,
         "pulled_at": None if manifest is None else manifest.pulled_at,
+        "evaluations": [result_fields(one) for one in known],
         "files": files,
     }
 
@@ -220,7 +228,16 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
         ("file", f"{f['name']}  {format_bytes(f['size'])}  sha256 {f['sha256']}")
         for f in fields["files"]
     ]
-    return lines + files
+    return lines + [("evaluated", _evaluated(one)) for one in fields["evaluations"]] + files
+
+
+def _evaluated(one: dict[str, Any]) -> str:
+    from kvops.models.evaluation import format_cost
+
+    formats = f"{one['weights']} weights, {one['kv']} KV on {one['device']}"
+    cost = f"{format_cost(one['cost'])} ± {one['margin'] * 100:.2f} % perplexity"
+    recall = f"recall {one['recalled']} of {one['needles']}"
+    return f"{formats}: {cost}, {recall}, {_when(one['evaluated_at'])}"
 
 
 def _when(pulled_at: float | None) -> str:

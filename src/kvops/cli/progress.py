@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -16,14 +16,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shown_progress() -> Iterator[ToldProgress]:
+def shown_progress(unit: Literal["bytes", "tokens"] = "bytes") -> Iterator[ToldProgress]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    counts = {"bytes": (DownloadColumn(),), "tokens": (MofNCompleteColumn(), TimeRemainingColumn())}
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *counts[unit])
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _Bar(bars, bars.add_task("starting", total=None))
 

@@ -1,0 +1,1 @@
+"""How much of its quality a model keeps in each format: texts and needles, their scores, and the record of them."""
