@@ -23,7 +23,7 @@ from kvops.config.load import LoadedConfig
 from kvops.config.schema import Tenant
 from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
-from kvops.models.store import StoredModel, check_unchanged, resolve
+from kvops.models.store import StoredModel, check_unchanged, evaluations_of, resolve
 from kvops.node.admission import Admission
 from kvops.node.api.app import control_plane, data_plane
 from kvops.node.auth import AdminToken, TenantSalts, load_keys
@@ -32,6 +32,7 @@ from kvops.node.logs import log_to
 from kvops.node.meter import Meter
 from kvops.node.preflight import check_machine, check_model, pool_plan, runs_already
 from kvops.node.prompts import PromptReader
+from kvops.node.quality import quality_line
 from kvops.node.results import ResultStore
 from kvops.node.services import Services
 from kvops.node.state import NodeView
@@ -192,6 +193,7 @@ class Daemon:
         log.info("ready", model=self._model.name, url=self._services.view.url)
         info = self._supervisor.info
         if info is not None:
+            self._report("quality", quality_line(info, self._model))
             self._report("context length", _context(info, self._config.model.max_context_length))
         self._report("ready", f"kvops node stop --node {self._config.name} ends it")
 
@@ -280,6 +282,7 @@ def _start_message(loaded: LoadedConfig, model: StoredModel) -> Start:
         batch_window=config.runtime.batch_window,
         tenants={name: _limits(tenant) for name, tenant in config.tenants.items()},
         default_tenant=_limits(config.tenant_defaults),
+        evaluations=() if model.manifest is None else evaluations_of(model.manifest),
     )
 
 
