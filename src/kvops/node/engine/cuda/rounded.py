@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from kvops.models.spec import ModelSpec
 from kvops.node.engine.cuda.attention import TRITON_TYPES, computable
 from kvops.node.engine.cuda.linear_kernel import multiply
+from kvops.node.engine.model.weights import DecoderWeights, NamedArrays, load_weights
 
 _FEW, _MANY = 16, 64
 """Rows of a tile of the output: the smallest there are for decodes, more for prompts."""
@@ -54,13 +57,31 @@ class RoundedLinear:
         return out
 
 
+def load_rounded(spec: ModelSpec, arrays: NamedArrays, device: torch.device) -> DecoderWeights:
+    """Matrices rounded from their exact values; embedding and norms in bfloat16, as what is computed."""
+    exact = load_weights(spec, arrays, torch.float32, device, RoundedLinear)
+    layers = [
+        replace(
+            layer,
+            attention_norm=layer.attention_norm.bfloat16(),
+            mlp_norm=layer.mlp_norm.bfloat16(),
+            head_norm=None if layer.head_norm is None else layer.head_norm.bfloat16(),
+        )
+        for layer in exact.layers
+    ]
+    return DecoderWeights(
+        exact.embedding.bfloat16(), tuple(layers), exact.norm.bfloat16(), exact.lm_head
+    )
+
+
 def rounded_bytes(spec: ModelSpec) -> int:
-    """What the finished weights take: matrices in int8 with scales, embedding, norms and biases in bfloat16."""
+    """What the finished weights take: int8 matrices, float32 scales and biases, the rest in bfloat16."""
     hidden, inner = spec.hidden_size, spec.intermediate_size
     attended, kept = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
     fused = attended + 2 * kept
     matrices = [(fused, hidden), (hidden, attended), (2 * inner, hidden), (hidden, inner)]
-    layers = spec.n_layers * sum(out * (depth + 4) for out, depth in matrices)
+    layer = sum(out * (depth + 4) for out, depth in matrices) + 4 * fused * spec.attention_bias
     heads = (spec.n_heads + spec.n_kv_heads) * spec.head_dim if spec.qk_norm else 0
-    small = spec.n_layers * (2 * hidden + heads + fused * spec.attention_bias) + hidden
-    return layers + spec.vocab_size * (hidden + 4) + 2 * (small + spec.vocab_size * hidden)
+    norms = spec.n_layers * (2 * hidden + heads) + hidden
+    vocabulary = spec.vocab_size * (hidden + 4) + 2 * spec.vocab_size * hidden
+    return spec.n_layers * layer + vocabulary + 2 * norms

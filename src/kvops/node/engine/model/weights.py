@@ -5,7 +5,7 @@ The checkpoint has already been checked to hold exactly its spec's tensors, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import TypeVar
@@ -20,6 +20,8 @@ from kvops.node.engine.model.linear import Linear, linear
 
 Part = TypeVar("Part")
 NamedArrays = Iterable[tuple[str, NDArray[np.float32]]]
+Make = Callable[[Tensor, Tensor | None], Linear]
+"""From a weight `[out, in]`, and a bias if there is one, to their product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,11 @@ class DecoderWeights:
 
 
 def load_weights(
-    spec: ModelSpec, arrays: NamedArrays, dtype: torch.dtype, device: torch.device
+    spec: ModelSpec,
+    arrays: NamedArrays,
+    dtype: torch.dtype,
+    device: torch.device,
+    make: Make = linear,
 ) -> DecoderWeights:
     """Read one layer at a time: the peak is the finished weights and one layer in float32."""
     outer: dict[str, Tensor] = {}
@@ -63,10 +69,10 @@ def load_weights(
         if layer is None:
             outer |= group
         else:
-            layers.append(_fuse(spec, local_names(group)))
+            layers.append(_fuse(spec, local_names(group), make))
     embedding = outer["model.embed_tokens.weight"]
     head = embedding if spec.tie_embeddings else outer["lm_head.weight"]
-    return DecoderWeights(embedding, tuple(layers), outer["model.norm.weight"], linear(head))
+    return DecoderWeights(embedding, tuple(layers), outer["model.norm.weight"], make(head, None))
 
 
 def layer_index(named: tuple[str, object]) -> int | None:
@@ -80,19 +86,19 @@ def local_names(group: Iterator[tuple[str, Part]]) -> dict[str, Part]:
     return {name.split(".", 3)[3]: tensor for name, tensor in group}
 
 
-def _fuse(spec: ModelSpec, parts: dict[str, Tensor]) -> LayerWeights:
+def _fuse(spec: ModelSpec, parts: dict[str, Tensor], make: Make) -> LayerWeights:
     projections = [f"self_attn.{part}_proj" for part in "qkv"]
     bias = (
         torch.cat([parts[f"{name}.bias"] for name in projections]) if spec.attention_bias else None
     )
     return LayerWeights(
         attention_norm=parts["input_layernorm.weight"],
-        qkv=linear(torch.cat([parts[f"{name}.weight"] for name in projections]), bias),
+        qkv=make(torch.cat([parts[f"{name}.weight"] for name in projections]), bias),
         head_norm=_head_norm(spec, parts) if spec.qk_norm else None,
-        output=linear(parts["self_attn.o_proj.weight"]),
+        output=make(parts["self_attn.o_proj.weight"], None),
         mlp_norm=parts["post_attention_layernorm.weight"],
-        gate_up=linear(torch.cat([parts["mlp.gate_proj.weight"], parts["mlp.up_proj.weight"]])),
-        down=linear(parts["mlp.down_proj.weight"]),
+        gate_up=make(torch.cat([parts["mlp.gate_proj.weight"], parts["mlp.up_proj.weight"]]), None),
+        down=make(parts["mlp.down_proj.weight"], None),
     )
 
 
