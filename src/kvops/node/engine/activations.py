@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvops.models.spec import ModelSpec
 from kvops.node.engine.attention.torch_reference import GATHERED
+from kvops.node.engine.cuda.tasks import PARTS
 from kvops.node.engine.formats import Formats, torch_dtype
 from kvops.node.wire import Start
 
@@ -47,9 +48,16 @@ def _torch_bytes(start: Start, spec: ModelSpec, formats: Formats, context: int) 
     # Hidden state, its sum and its norm; q, k, v with rotated copies and halves; gate and up with their product.
     layer = tokens * (4 * spec.hidden_size + 4 * fused + 4 * spec.intermediate_size) * width
     logits = rows * spec.vocab_size * (width + 4)
+    if formats.kernels == "cuda":
+        return layer + logits + _parts_bytes(spec, rows)
     return (
         layer + logits + _gathered_bytes(spec, rows, context, width) + _mask_bytes(start, context)
     )
+
+
+def _parts_bytes(spec: ModelSpec, rows: int) -> int:
+    """Of each decode, float32: what the parts of its context add up to, and their weights."""
+    return rows * PARTS * spec.n_heads * (spec.head_dim + 1) * 4
 
 
 def _gathered_bytes(spec: ModelSpec, rows: int, context: int, width: int) -> int:

@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvops.errors import ConfigError
+from torch import OutOfMemoryError
+
+from kvops.errors import ConfigError, NodeStartError
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.kv_map import kv_map
 from kvops.node.engine.loading import Loaded, Progress, load
 from kvops.node.engine.memory import peak_of
 from kvops.node.engine.pace import Pace
 from kvops.node.engine.prefixes import PrefixNames
+from kvops.node.engine.refusals import refusal
 from kvops.node.engine.request import Request
 from kvops.node.engine.sampler import Sample
-from kvops.node.engine.scheduler import Batch, Bounds, Counters, Scheduler
+from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Counters, Scheduler
 from kvops.node.engine.tenants import Tenants
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import (
@@ -35,6 +38,7 @@ from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
 
 Announce = Callable[[tuple[str, ...]], None]
 
+_NO_MEMORY = "the device had no memory left for the step"
 _WARM_UP_PROMPT = 512
 _WARM_UP_TOKENS = 4
 
@@ -78,8 +82,7 @@ class Engine:
 
     def add(self, submit: Submit) -> None:
         """Queue a request. One that can never be served ends with an error delta in the next step."""
-        fault = self._fault(submit)
-        if fault:
+        if fault := self._refusal(submit):
             self._outbox.append(
                 TokenDelta(request_id=submit.request_id, finish="error", error=fault)
             )
@@ -107,7 +110,7 @@ class Engine:
             announce(tuple(request.request_id for request in batch.started))
         prefill_tokens = sum(chunk.length for chunk in batch.prefills)
         if batch.chunks:
-            deltas += self._record(batch, self._runner.run(batch))
+            deltas += self._compute(batch)
             self._steps += 1
             self._last_step_at = time.time()
             self._pace.observe(time.perf_counter() - began, len(batch.decodes), prefill_tokens)
@@ -149,25 +152,22 @@ class Engine:
         self._violations += len(faults)
         return faults
 
-    def _fault(self, submit: Submit) -> str:
-        """Why the request can never be served; empty if it can."""
-        prompt, params = submit.prompt_token_ids, submit.params
-        vocabulary, limit = self.info.spec.vocab_size, self.info.max_model_len
+    def _refusal(self, submit: Submit) -> str:
         if submit.request_id in self._scheduler:
             return f"request id {submit.request_id!r} is in use"
-        if not prompt:
-            return "the prompt has no tokens"
-        if params.max_tokens < 1:
-            return f"max_tokens is {params.max_tokens}, must be at least 1"
-        if len(prompt) + params.max_tokens > limit:
-            return f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} exceed the limit of {limit} tokens"
-        quota = self.info.kv_quota_of(submit.tenant)
-        if quota is not None and self._pool.blocks_for(len(prompt) + params.max_tokens) > quota:
-            return f"the request needs more blocks than the {quota} of its tenant's quota"
-        ids = (min(prompt), max(prompt), *params.logit_bias, *params.stop_token_ids)
-        if not all(0 <= token < vocabulary for token in ids):
-            return f"a token id is outside the vocabulary of {vocabulary}"
-        return ""
+        return refusal(submit, self.info)
+
+    def _compute(self, batch: Batch) -> list[TokenDelta]:
+        """A batch without the memory for it ends, and the engine goes on."""
+        try:
+            samples = self._runner.run(batch)
+        except OutOfMemoryError:
+            return [self._give_up(chunk) for chunk in batch.chunks]
+        return self._record(batch, samples)
+
+    def _give_up(self, chunk: Chunk) -> TokenDelta:
+        self._scheduler.finish(chunk.request)
+        return TokenDelta(request_id=chunk.request.request_id, finish="error", error=_NO_MEMORY)
 
     def _record(self, batch: Batch, samples: list[Sample]) -> list[TokenDelta]:
         deltas, following = [], iter(samples)
@@ -211,11 +211,11 @@ class Engine:
 
     def _kv_usage(self) -> KvUsage:
         pool = self._pool
-        held = pool.used * pool.block_size
-        running = self._scheduler.running
-        unused = sum(
-            len(request.table) * pool.block_size - len(request.tokens) for request in running
-        )
+        held = pool.used
+        unused = [
+            max(0, len(request.table) * pool.block_size - len(request.tokens))
+            for request in self._scheduler.running
+        ]
         return KvUsage(
             block_size=pool.block_size,
             total_blocks=pool.total,
@@ -223,9 +223,10 @@ class Engine:
             cached_blocks=pool.cached,
             free_blocks=pool.free,
             bytes_per_block=self.info.bytes_per_block,
-            waste_ratio=max(0, unused) / held if held else 0.0,
+            waste_ratio=sum(unused) / (held * pool.block_size) if held else 0.0,
             evictions=pool.evictions,
             preemptions=self._scheduler.counters.preemptions,
+            fragmentation_ratio=sum(map(bool, unused)) / held if held else 0.0,
         )
 
     def _prefix_cache(self) -> PrefixCache:
@@ -253,7 +254,9 @@ class Engine:
             )
         )
         peak = peak_of(self._accounts.device, self._drain)
-        self._accounts = replace(self._accounts, activations=self._accounts.buffers + peak)
+        # A larger step may have been measured while the model was loaded.
+        activations = max(self._accounts.activations, self._accounts.buffers + peak)
+        self._accounts = replace(self._accounts, activations=activations)
         self._pool.flush()
         self._forget_counts()
 
@@ -261,7 +264,7 @@ class Engine:
         """Compute the blocks of prefixes; how many are cached then. Raises ConfigError for one that never fits."""
         for prefix in prefixes:
             submit = prefix.submit(f"prefix {prefix.name}")
-            if fault := self._fault(submit):
+            if fault := self._refusal(submit):
                 raise ConfigError(
                     f"the prefix {prefix.name} of tenant {prefix.tenant!r}: {fault}",
                     hint="shorten it, or raise what bounds it",
@@ -278,8 +281,10 @@ class Engine:
         self._steps, self._last_step_at = 0, None
 
     def _drain(self) -> None:
+        """Raises NodeStartError if there is not enough memory."""
         while self.has_work():
-            self.step()
+            if any(delta.error == _NO_MEMORY for delta in self.step().deltas):
+                raise NodeStartError(_NO_MEMORY, hint="lower runtime.max_batched_tokens")
 
 
 def _bounds(start: Start) -> Bounds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,11 +50,14 @@ def load(start: Start, progress: Progress) -> Loaded:
     checkpoint = open_checkpoint(Path(start.model_path))
     formats = settle(start, checkpoint.spec, device)
     needs, blocks = _plan(start, checkpoint, formats, device, threads)
-    info = _info(start, checkpoint, formats, device, blocks, needs.block)
-    if formats.compiled:
-        model, accounts = _compiled(start, checkpoint, formats, info, threads, progress)
-    else:
-        model, accounts = _torch(checkpoint, formats, info, device, progress)
+    info = _info(start, checkpoint, formats, device, needs.block, blocks)
+    match formats.kernels:
+        case "cpu":
+            model, accounts = _compiled(start, checkpoint, formats, info, threads, progress)
+        case "cuda":
+            model, info, accounts = _on_cuda(start, checkpoint, formats, info, progress)
+        case "none":
+            model, accounts = _torch(checkpoint, formats, info, device, progress)
     eos = load_tokenizer(Path(start.model_path)).eos_token_ids
     return Loaded(Runner(model, Sampler(eos)), info, accounts)
 
@@ -105,6 +109,18 @@ def _compiled(
         torch.device("cpu"), model.weight_bytes, model.pool_bytes, buffers, buffers
     )
     return model, accounts
+
+
+def _on_cuda(
+    start: Start, checkpoint: Checkpoint, formats: Formats, planned: EngineInfo, progress: Progress
+) -> tuple[Model, EngineInfo, MemoryAccounts]:
+    """With the pool that the measured step leaves room for."""
+    # Imported here: Triton is only there for GPUs.
+    from kvops.node.engine.cuda.build import build
+
+    device = torch.device(planned.device)
+    describe = partial(_info, start, checkpoint, formats, device, planned.bytes_per_block)
+    return build(start, checkpoint, formats, planned, describe, progress)
 
 
 def _torch(
@@ -160,8 +176,8 @@ def _info(
     checkpoint: Checkpoint,
     formats: Formats,
     device: torch.device,
-    blocks: int,
     bytes_per_block: int,
+    blocks: int,
 ) -> EngineInfo:
     limits = [checkpoint.spec.max_context_length, blocks * start.pool.block_size]
     if start.max_context_length is not None:

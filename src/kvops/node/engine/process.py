@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from kvops.errors import KvopsError
 from kvops.node import wire
+from kvops.node.engine.cuda.faults import GpuFault, fault_of
 
 if TYPE_CHECKING:
     from kvops.node.engine.engine import Engine
@@ -165,15 +166,20 @@ def main() -> int:
         return 0
     except Exception as error:
         _log.exception("the engine ends")
+        fault = fault_of(error)
         with contextlib.suppress(Closed):
-            connection.send(_last_word(error))
+            connection.send(_last_word(error, fault))
+        if fault is not None and fault.sticky:
+            os._exit(1)  # what frees GPU memory at exit might wait for a GPU that answers no more
         return 1
     return 0
 
 
-def _last_word(error: Exception) -> wire.Fatal:
+def _last_word(error: Exception, fault: GpuFault | None) -> wire.Fatal:
     if isinstance(error, KvopsError):
         return wire.Fatal(error.code, error.message, error.hint)
+    if fault is not None:
+        return wire.Fatal(fault.code, fault.message, fault.hint)
     return wire.Fatal("engine_died", f"{type(error).__name__}: {error}")
 
 

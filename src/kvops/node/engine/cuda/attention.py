@@ -15,7 +15,7 @@ from torch import Tensor
 from kvops.node.engine.attention.base import PagedBatch
 from kvops.node.engine.cuda import attention_kernels as kernels
 from kvops.node.engine.cuda.pool import FP8_MAX, Pool
-from kvops.node.engine.cuda.tasks import StepInputs, Tasks, step_inputs
+from kvops.node.engine.cuda.tasks import PARTS, StepInputs, Tasks, step_inputs
 
 _CHUNK_ROWS = 64
 """Tokens times query heads of a KV head that a task of a chunk holds."""
@@ -24,8 +24,6 @@ _LEAST_SIDE = 16
 _TILE = {4: 32, 2: 64, 1: 64}
 """Positions whose scores are held at once, by the bytes of a number in the products: so that two tiles of head
 dimension 128 fit shared memory several times over."""
-_PARTS = 16
-"""A context of one query is cut into at most so many parts, so that a few long requests fill the GPU."""
 _LEAST_TILES = 4
 """Tiles of a part: shorter parts would cost more to merge than they save."""
 
@@ -92,7 +90,7 @@ class TritonAttention:
 class TritonStep:
     def __init__(self, pool: Pool, geometry: Geometry, inputs: StepInputs) -> None:
         self._pool, self._geometry, self._inputs = pool, geometry, inputs
-        lines = (len(inputs.singles.row), _PARTS, geometry.heads)
+        lines = (len(inputs.singles.row), PARTS, geometry.heads)
         device = pool.keys.device
         self._mixed = torch.empty(*lines, geometry.head_dim, dtype=torch.float32, device=device)
         self._weights = torch.empty(lines, dtype=torch.float32, device=device)
@@ -124,7 +122,7 @@ class TritonStep:
             self._launch(layer, queries, chunks, out, self._geometry.chunk_rows, parts=1)
         if len(singles.row):
             rows = self._geometry.single_rows
-            self._launch(layer, queries, singles, self._mixed, rows, parts=_PARTS)
+            self._launch(layer, queries, singles, self._mixed, rows, parts=PARTS)
             self._merge(singles, out)
         return out
 
@@ -174,7 +172,7 @@ class TritonStep:
             DIM=geometry.padded_dim,
             TILE=geometry.tile,
             WINDOW=geometry.window,
-            PARTS=_PARTS,
+            PARTS=PARTS,
             LEAST=_LEAST_TILES,
             num_warps=1,
         )

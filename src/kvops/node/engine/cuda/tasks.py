@@ -18,6 +18,9 @@ from kvops.node.engine.attention.base import PagedBatch
 
 Ints = NDArray[np.int32]
 
+PARTS = 16
+"""A context of one query is cut into at most so many parts, so that a few long requests fill the GPU."""
+
 
 class Tasks(NamedTuple):
     """[N] int32 each. No task is of two requests."""
