@@ -81,6 +81,9 @@ class KvUsage(msgspec.Struct, frozen=True):
     """Cached blocks reclaimed since start."""
     preemptions: int
     """Requests put back to the queue for want of blocks since start."""
+    fragmentation_ratio: float | None = None
+    """Held blocks that are not full, over all held blocks, 0..1: the only fragmentation of a pool in which any free
+    block serves any request. None where an engine does not tell."""
 
     @property
     def usage_ratio(self) -> float:

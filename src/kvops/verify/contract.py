@@ -19,6 +19,7 @@ FAMILIES: dict[str, str] = {
     "kvops_kv_usage_ratio": "gauge",
     "kvops_kv_evictions_total": "counter",
     "kvops_kv_waste_ratio": "gauge",
+    "kvops_kv_fragmentation_ratio": "gauge",
     "kvops_preemptions_total": "counter",
     "kvops_prefix_cache_query_tokens_total": "counter",
     "kvops_prefix_cache_hit_tokens_total": "counter",

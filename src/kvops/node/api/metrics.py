@@ -124,6 +124,9 @@ def _kv(snapshot: NodeSnapshot) -> Iterator[Metric]:
         yield _gauge(
             "kv_waste_ratio", "Unused token slots over all slots of held blocks.", kv.waste_ratio
         )
+        if kv.fragmentation_ratio is not None:
+            help_text = "Held blocks that are not full, over all held blocks."
+            yield _gauge("kv_fragmentation_ratio", help_text, kv.fragmentation_ratio)
         yield _counter("kv_evictions", "Cached blocks reclaimed.", kv.evictions)
         yield _counter("preemptions", "Requests put back for want of blocks.", kv.preemptions)
     if isinstance(snapshot.prefix_cache, Known):

@@ -84,12 +84,14 @@ def kv_words(
     kv = snapshot.kv.value
     rises = (history.rise(name, end=now, seconds=60) for name in ("preemptions", "evictions"))
     preempted, evicted = (glyphs.none if rise is None else f"{rise:.0f}/min" for rise in rises)
-    parts = (
+    parts = [
         ("used", format_ratio(kv.usage_ratio)),
         ("waste", format_ratio(kv.waste_ratio)),
         ("preempt", preempted),
         ("evict", evicted),
-    )
+    ]
+    if kv.fragmentation_ratio is not None:
+        parts.append(("partly filled", format_ratio(kv.fragmentation_ratio)))
     return in_a_row(parts, width, glyphs)
 
 

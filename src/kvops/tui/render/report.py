@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from kvops.telemetry.history import History
-from kvops.telemetry.snapshot import Known, NodeSnapshot, Percentiles, Reading
+from kvops.telemetry.snapshot import Known, KvUsage, NodeSnapshot, Percentiles, Reading
 from kvops.tui.findings import snapshot_findings
 from kvops.tui.glyphs import ASCII, UNICODE, Glyphs
 from kvops.tui.render.chrome import clock_text
@@ -74,9 +74,15 @@ def _kv(snapshot: NodeSnapshot, glyphs: Glyphs) -> Iterator[Text]:
     )
     yield Text(
         f"{kv.block_size} tokens or {format_bytes(kv.bytes_per_block)} a block, waste {format_ratio(kv.waste_ratio)}, "
+        f"{_fragmentation(kv)}"
         f"{format_whole(kv.preemptions)} preemptions, {format_whole(kv.evictions)} evictions"
     )
     yield hit_words(snapshot, glyphs)
+
+
+def _fragmentation(kv: KvUsage) -> str:
+    ratio = kv.fragmentation_ratio
+    return "" if ratio is None else f"partly filled {format_ratio(ratio)}, "
 
 
 def _latency(snapshot: NodeSnapshot, glyphs: Glyphs) -> Iterator[Text]:
