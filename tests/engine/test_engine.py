@@ -233,8 +233,8 @@ def test_better_classes_run_first_and_are_preempted_last(tiny_model: Path) -> No
     assert order == ["online", "normal", "batch"]
 
     tight = load(tiny_model, pool=small_pool(8, watermark=0.0))
-    for name in ("batch", "normal", "online"):
-        tight.add(submit(name, LONG[:30], max_tokens=60, priority=name))
+    for at, name in enumerate(("batch", "normal", "online")):
+        tight.add(submit(name, LONG[at : at + 30], max_tokens=60, priority=name))
     worst: dict[str, int] = {}
     while tight.has_work():
         tight.step()
@@ -294,11 +294,31 @@ def test_ledger_closes(engine: Engine) -> None:
     assert ledger.weights >= engine.info.parameters * 4
 
 
+def test_equal_blocks_of_two_that_run_together_are_held_once(engine: Engine) -> None:
+    """Also those they generate: greedy, they are alike to the end."""
+    alone = engine.stats().kv.used_blocks
+    for name in ("one", "other"):
+        engine.add(submit(name, LONG, max_tokens=28))
+    for _ in range(27):
+        engine.step()
+    assert alone == 0
+    assert engine.stats().kv.used_blocks == 8 + 1, "all but the last"
+    results = drain(engine)
+    assert results["one"].tokens == results["other"].tokens
+    assert [results[name].cached_tokens for name in ("one", "other")] == [0, 0]
+
+
 def test_waste_is_the_unfilled_part_of_held_blocks(engine: Engine) -> None:
     assert engine.stats().kv.waste_ratio == 0.0
     engine.add(submit("r", LONG))
     engine.step()
-    assert engine.stats().kv.waste_ratio == pytest.approx((7 * 16 - 101) / (7 * 16))
+    kv = engine.stats().kv
+    assert kv.waste_ratio == pytest.approx((7 * 16 - 101) / (7 * 16))
+    assert kv.fragmentation_ratio == pytest.approx(1 / 7), "all blocks but the last are full"
+    while len(engine._scheduler.running[0].tokens) < 112:
+        engine.step()
+    kv = engine.stats().kv
+    assert (kv.waste_ratio, kv.fragmentation_ratio) == (0.0, 0.0)
 
 
 def test_waste_at_500_tokens_is_under_four_percent(tiny_model: Path) -> None:

@@ -1,6 +1,7 @@
-"""The scheduler and its pool under any order of arrivals, cancels, steps, flushes and quotas, without a model.
+"""The scheduler and its pool under any order of arrivals, cancels, steps, flushes, faults and quotas.
 
-What a model would compute plays no part in who runs: a token is made up, everything else is the real thing.
+The model is arithmetic (`arithmetic.py`), so that every output is compared with that of a solo run; all else is the
+real thing. What must hold of a step is in `rules.py`, what must hold of the cache is here.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.pace import Pace
 from kvops.node.engine.prefixes import PrefixNames
 from kvops.node.engine.request import Request
-from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Scheduler
+from kvops.node.engine.scheduler import Bounds, Chunk, Scheduler
 from kvops.node.engine.tenants import Limits, Tenants
+from tests.engine.arithmetic import Memory, next_token, solo, states
 from tests.engine.driving import submit
+from tests.engine.rules import Watch
 
 SIZE = 4
 BLOCKS = 8
@@ -34,6 +37,9 @@ CLASSES = ("online", "normal", "batch")
 SALTS = {"a": b"salt-a", "b": b"salt-b"}
 SHARED = [0] * 8 + [1]
 BEGINNINGS: list[list[int]] = [[], SHARED, SHARED[:5], [1, 0, 1, 1] * 3]
+
+Name = tuple[str, tuple[int, ...]]
+"""Of a block: whose it is, and all tokens up to its end."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Arrival:
     tenant: str
     leader: int | None
     """For n > 1: a sibling is like its leader in all else."""
+    sick_at: int | None
+    """Generated tokens after which its numbers are none."""
 
 
 PROMPTS = st.builds(
@@ -58,46 +66,82 @@ ARRIVALS = st.builds(
     st.sampled_from(CLASSES),
     st.sampled_from(sorted(SALTS)),
     st.none() | st.integers(0, 6),
+    st.sampled_from([None] * 8 + [0, 0, 3]),
 )
+LIMITS = st.just(Limits()) | st.builds(
+    Limits, st.none() | st.integers(1, 3), st.none() | st.integers(3, 8)
+)
+
+
+def name_of(tenant: str, tokens: list[int]) -> Name:
+    """Between tenants only what lies within the operator's prefix is common."""
+    shared = SHARED[: len(SHARED) // SIZE * SIZE]
+    common = len(tokens) <= len(shared) and tokens == shared[: len(tokens)]
+    return ("" if common else tenant), tuple(tokens)
+
+
+class WatchedScheduler(Scheduler):
+    """Compares each look into the cache with what was ever computed and has not been given away since."""
+
+    named: dict[int, Name]
+
+    def _match(self, request: Request) -> list[int]:
+        found = super()._match(request)
+        names = [self.named[block] for block in found]
+        assert names == self._expected(request), "the cache finds what it holds, and that only"
+        return found
+
+    def _expected(self, request: Request) -> list[Name]:
+        if not (self.pool.prefix_caching or request.leader):
+            return []
+        held = {
+            self.named[index] for index, block in enumerate(self.pool.blocks) if block.digest is not None
+        }  # fmt: skip
+        run: list[Name] = []
+        while (end := (len(run) + 1) * SIZE) < len(request.tokens):
+            name = name_of(request.tenant, request.tokens[:end])
+            if name not in held:
+                break
+            run.append(name)
+        return run
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        caching=st.booleans(),
+        caching=st.sampled_from([True, True, False]),
         batch_size=st.integers(1, 5),
         budget=st.integers(1, 12),
-        watermark=st.sampled_from([0.0, 0.2]),
+        watermark=st.sampled_from([0.0, 0.25]),
+        batch_load=st.sampled_from([None, 1, 3]),
         pace=st.sampled_from([None, 1, 3]),
-        limits=st.fixed_dictionaries(
-            {
-                tenant: st.builds(
-                    Limits, st.none() | st.integers(1, 3), st.none() | st.integers(3, 8)
-                )
-                for tenant in SALTS
-            }
-        ),
+        limits=st.fixed_dictionaries(dict.fromkeys(SALTS, LIMITS)),
     )
     def create(
-        self, caching: bool, batch_size: int, budget: int, watermark: float, pace: int | None,
-        limits: dict[str, Limits],
+        self, caching: bool, batch_size: int, budget: int, watermark: float, batch_load: int | None,
+        pace: int | None, limits: dict[str, Limits],
     ) -> None:  # fmt: skip
-        self.bounds = Bounds(batch_size, budget, watermark)
+        self.bounds = Bounds(batch_size, budget, watermark, batch_load)
         self.limits = limits
-        self.scheduler = Scheduler(
+        self.scheduler = WatchedScheduler(
             BlockPool(BLOCKS, SIZE, prefix_caching=caching),
             self.bounds,
             tenants=Tenants(limits),
             names=PrefixNames(SIZE, [SHARED]),
             pace=Pace(pace, budget),
         )
+        self.scheduler.named = self.named = {}
+        self.memory = Memory(SIZE)
+        self.watch = Watch(self.scheduler, self.bounds, limits, pace)
         self.added: dict[int, Arrival] = {}
+        self.queried = self.hit = self.preempted = 0
+        self.anyone_sick = False
 
     @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=5))
     def add(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
             leader = self.added.get(arrival.leader)
             if leader is not None:
-                arrival = replace(leader, leader=arrival.leader)
+                arrival = replace(leader, leader=arrival.leader, sick_at=arrival.sick_at)
             request_id = len(self.added)
             self.added[request_id] = arrival
             if self._can_ever_fit(arrival):
@@ -110,16 +154,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _can_ever_fit(self, arrival: Arrival) -> bool:
         """What admission asks."""
-        quota = self.limits[arrival.tenant].kv_blocks
-        return quota is None or -(-(len(arrival.prompt) + arrival.max_tokens) // SIZE) <= quota
+        blocks = -(-(len(arrival.prompt) + arrival.max_tokens) // SIZE)
+        return blocks <= (self.limits[arrival.tenant].kv_blocks or BLOCKS)
 
     @rule(which=st.integers(0, 30))
     def cancel(self, which: int) -> None:
         present = str(which) in self.scheduler
         assert self.scheduler.cancel(str(which)) == present
+        assert str(which) not in self.scheduler
 
     @rule()
-    def evict(self) -> None:
+    def flush(self) -> None:
         self.scheduler.pool.flush()
         assert self.scheduler.pool.cached == 0
 
@@ -129,43 +174,75 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(count):
             if self.scheduler.has_work():
                 self._step()
-                self.sound()
-                self.quotas_hold()
-                self.blocks_are_shared_only_where_all_is_equal()
 
     def _step(self) -> None:
-        before = list(self.scheduler.running)
+        cached, pool = list(self.scheduler.pool._cached), self.scheduler.pool
+        self.watch.before()
+        evictions, running = pool.evictions, list(self.scheduler.running)
         batch = self.scheduler.schedule()
-        self._check_batch(batch)
-        self._check_precedence(before)
+        self.watch.after(batch)
+        self.preempted += sum(one not in self.scheduler.running for one in running)
+        self._check_evictions(cached, pool.evictions - evictions)
+        for request in batch.started:
+            self._check_start(request)
         for chunk in batch.chunks:
             self._advance(chunk)
+        self.sound()
+        self.quotas_hold()
+        self.blocks_are_shared_only_where_all_is_equal()
+        self.equal_blocks_are_held_once()
+        self.chains_are_whole()
+        self.counters_are_true()
 
-    def _check_batch(self, batch: Batch) -> None:
-        assert batch.chunks, "there is work, so there is progress"
-        assert sum(chunk.length for chunk in batch.chunks) <= self.bounds.max_batched_tokens
-        requests = {chunk.request for chunk in batch.chunks}
-        assert len(requests) == len(batch.chunks)
-        assert len(self.scheduler.running) <= self.bounds.max_running
-        for chunk in batch.chunks:
-            assert chunk.request in self.scheduler.running
-            assert len(chunk.request.table) * SIZE >= chunk.start + chunk.length
+    def _check_evictions(self, cached: list[int], evictions: int) -> None:
+        """Of what was cached and is neither held nor cached any more, nothing outlived something older."""
+        pool = self.scheduler.pool
+        blank = {index for index, block in enumerate(pool.blocks) if block.digest is None}
+        if evictions == 0:
+            assert not blank.intersection(cached), "nothing is forgotten without need"
+        kept = [index for index in cached if index in pool._cached]
+        order = list(pool._cached)
+        assert order[: len(kept)] == kept, "the order of use is kept, and who comes is the latest"
+        if kept:
+            younger = cached[cached.index(kept[0]) :]
+            assert not blank.intersection(younger), "the oldest goes first"
 
-    def _check_precedence(self, before: list[Request]) -> None:
-        """The oldest of the best class is put back only for a better class; nobody worse runs in its stead."""
-        if not before or before[0] in self.scheduler.running:
-            return
-        assert self.scheduler.running[0].rank < before[0].rank
+    def _check_start(self, request: Request) -> None:
+        if self.scheduler.pool.prefix_caching:
+            self.queried += request.prompt_length
+            self.hit += request.computed
+        assert request.cached_tokens == request.computed < request.prompt_length
 
     def _advance(self, chunk: Chunk) -> None:
         request, samples = chunk.request, chunk.samples
+        arrival = self.added[int(request.request_id)]
+        sick = samples and request.generated == arrival.sick_at
+        self.memory.compute(chunk, sick=sick)
         self.scheduler.computed(chunk)
+        self._name(request)
         if not samples:
             return
         request.first_token_at = 0.0
-        request.tokens.append(request.generated % 2)
-        if request.generated == request.params.max_tokens:
+        token = None if sick else next_token(states(request.tokens)[-1])
+        if token is not None:
+            request.tokens.append(token)
+        if sick:
+            self.anyone_sick = True
+            self.scheduler.disown(request)
+        if token is None or request.generated == request.params.max_tokens:
             self.scheduler.finish(request)
+            assert not self.memory.poisoned(self._findable())
+            expected = solo(arrival.prompt, arrival.max_tokens)
+            assert request.output == (expected[: request.generated] if sick else expected)
+
+    def _findable(self) -> set[int]:
+        blocks = enumerate(self.scheduler.pool.blocks)
+        return {index for index, block in blocks if block.digest is not None}
+
+    def _name(self, request: Request) -> None:
+        for index in range(request.computed // SIZE):
+            tokens = request.tokens[: (index + 1) * SIZE]
+            self.named[request.table[index]] = name_of(request.tenant, tokens)
 
     @invariant()
     def sound(self) -> None:
@@ -174,7 +251,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler, pool = self.scheduler, self.scheduler.pool
         assert scheduler.check() == []
         assert pool.used + pool.cached + pool.free == pool.total
+        assert pool.prefix_caching or pool.cached == 0
+        holders = Counter(block for request in scheduler.running for block in request.table)
+        assert all(block.references == holders[at] for at, block in enumerate(pool.blocks))
         assert all(request.table == [] for request in scheduler.waiting)
+        assert all(request.computed == request.committed == 0 for request in scheduler.waiting)
         for queue in (list(scheduler.waiting), scheduler.running):
             assert queue == sorted(queue, key=lambda request: request.order)
 
@@ -189,20 +270,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         for tenant, limits in self.limits.items():
             assert limits.max_running is None or running[tenant] <= limits.max_running
             assert limits.kv_blocks is None or len(held[tenant]) <= limits.kv_blocks
+        told = self.scheduler.tenants.held()
+        assert told == {tenant: len(blocks) for tenant, blocks in held.items() if blocks}
 
-    @invariant()
     def blocks_are_shared_only_where_all_is_equal(self) -> None:
         """Between tenants only within the operator's prefix; else only with the same tokens from the start."""
-        if not hasattr(self, "scheduler"):
-            return
-        holders: dict[int, tuple[str, list[int]]] = {}
+        holders: dict[int, Name] = {}
         for request in self.scheduler.running:
             for index, block in enumerate(request.table):
                 begin = request.tokens[: (index + 1) * SIZE]
-                tenant, tokens = holders.setdefault(block, (request.tenant, begin))
-                assert tokens == begin
-                if tenant != request.tenant:
-                    assert begin == SHARED[: len(begin)]
+                assert holders.setdefault(block, name_of(request.tenant, begin)) == name_of(
+                    request.tenant, begin
+                )
+
+    def equal_blocks_are_held_once(self) -> None:
+        if not self.scheduler.pool.prefix_caching:
+            return
+        for request in self.scheduler.running:
+            for index in range(request.computed // SIZE):
+                name = name_of(request.tenant, request.tokens[: (index + 1) * SIZE])
+                holders = {
+                    block for block, known in self.named.items()
+                    if known == name and self.scheduler.pool.blocks[block].digest is not None
+                }  # fmt: skip
+                assert holders == {request.table[index]}
+
+    def chains_are_whole(self) -> None:
+        """What is cached can be found: what comes before it is there, and goes after it."""
+        if self.anyone_sick:
+            return
+        pool = self.scheduler.pool
+        order = {index: at for at, index in enumerate(pool._cached)}
+        found = {
+            self.named[index]: order.get(index, BLOCKS)
+            for index, block in enumerate(pool.blocks) if block.digest is not None
+        }  # fmt: skip
+        for index, at in order.items():
+            tenant, tokens = self.named[index]
+            before = list(tokens[:-SIZE])
+            assert not before or found.get(name_of(tenant, before), -1) > at
+
+    def counters_are_true(self) -> None:
+        counters = self.scheduler.counters
+        assert (counters.query_tokens, counters.hit_tokens) == (self.queried, self.hit)
+        assert counters.preemptions == self.preempted
 
     def teardown(self) -> None:
         """All that is left comes to an end, in a bounded number of steps, and every block comes back."""
@@ -212,7 +323,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.has_work():
                 break
             self._step()
-            self.sound()
         assert not self.scheduler.has_work()
         assert self.scheduler.pool.used == 0
         assert self.scheduler.tenants.held() == {}

@@ -1,7 +1,8 @@
 """Blocks of keys and values: reference counts, content hashes, and a free list that is also the prefix cache.
 
-Invariant: every block is used (referenced), cached (unreferenced, content still valid) or free (blank), so
-used + cached + free = total. A cached block is found by its hash until it is reclaimed, oldest first.
+Invariants: every block is used (referenced), cached (unreferenced, content still valid) or free (blank), so
+used + cached + free = total. A cached block is found by its hash until it is reclaimed, oldest first, and what comes
+before it in its chain is reclaimed after it.
 """
 
 from __future__ import annotations
@@ -118,12 +119,17 @@ class BlockPool:
             matched.append(block_id)
         return matched
 
-    def commit(self, block_id: int, key: BlockKey) -> None:
-        """Make a full, computed block findable. Where another block has the digest already, that one stays."""
-        if key.digest not in self._by_digest:
+    def commit(self, block_id: int, key: BlockKey) -> int:
+        """Make a full, computed block findable. Where another holds the same already, that one stays and is
+        returned: the caller may share it instead, as after a hit."""
+        known = self._by_digest.get(key.digest)
+        if known is None:
             block = self.blocks[block_id]
             block.digest, block.content = key
             self._by_digest[key.digest] = block_id
+            return block_id
+        same = self.prefix_caching and self.blocks[known].content == key.content
+        return known if same else block_id
 
     def disown(self, table: Iterable[int]) -> None:
         """Make the blocks that only this table holds unfindable."""

@@ -7,7 +7,10 @@ follows the machine, the model and the batch. It changes when work is done, neve
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
+
+from kvops.node.engine.request import Request
 
 STRETCH = 2.2
 _LEAST = 4
@@ -51,3 +54,17 @@ class Pace:
             return None
         nearest = min(self._quiet, key=lambda size: (abs(size - decodes.bit_length()), size))
         return median(self._quiet[nearest])
+
+
+def share_out(requests: Sequence[Request], budget: int) -> dict[Request, int]:
+    """Prompt tokens for each of `requests`, oldest first, that gets any. Half of the budget is the oldest's for sure,
+    the rest goes to those with the least left to read, so that neither a long prompt holds up short ones nor the
+    other way round."""
+    oldest = requests[0]
+    lengths = {oldest: min(oldest.uncomputed, -(-budget // 2))}
+    left = budget - lengths[oldest]
+    for request in sorted(requests, key=lambda one: one.uncomputed):
+        more = min(left, request.uncomputed - lengths.get(request, 0))
+        lengths[request] = lengths.get(request, 0) + more
+        left -= more
+    return {request: length for request, length in lengths.items() if length}

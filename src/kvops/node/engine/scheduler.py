@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kvops.node.engine.block_pool import BlockPool
-from kvops.node.engine.pace import Pace
+from kvops.node.engine.pace import Pace, share_out
 from kvops.node.engine.prefixes import PrefixNames
 from kvops.node.engine.queue import WaitingQueue
 from kvops.node.engine.request import Request
@@ -149,8 +149,20 @@ class Scheduler:
         full = request.computed // self.pool.block_size
         self._names.extend(request, full)
         for index in range(request.committed, full):
-            self.pool.commit(request.table[index], request.keys[index])
+            self._commit(request, index)
         request.committed = full
+
+    def _commit(self, request: Request, index: int) -> None:
+        """Where another computed the same block meanwhile, one of the two is enough. A chain of which one request
+        held a part and another the rest could also lose its beginning first."""
+        own = request.table[index]
+        kept = self.pool.commit(own, request.keys[index])
+        if kept != own:
+            self.pool.share([kept])
+            self.tenants.hold(request.tenant, [kept])
+            request.table[index] = kept
+            self.tenants.drop(request.tenant, [own])
+            self.pool.release([own])
 
     def check(self) -> list[str]:
         """What is broken, in words."""
@@ -276,21 +288,8 @@ class Scheduler:
         prefilling = [request for request in self.running if request.state == "prefill"]
         for rank, requests in groupby(prefilling, key=lambda one: one.rank):
             held_up = bool(decodes) and decodes[0].request.rank <= rank
-            taken = _share_out(list(requests), paced if held_up else left)
-            used = sum(chunk.length for chunk in taken)
+            lengths = share_out(list(requests), paced if held_up else left)
+            used = sum(lengths.values())
             left, paced = left - used, max(0, paced - used)
-            chunks += taken
+            chunks += [Chunk(one, one.computed, length) for one, length in lengths.items()]
         return chunks
-
-
-def _share_out(requests: list[Request], budget: int) -> list[Chunk]:
-    """Half of the budget is the oldest's for sure, the rest goes to those with the least left to read, so that
-    neither a long prompt holds up short ones nor the other way round."""
-    oldest = requests[0]
-    lengths = {oldest: min(oldest.uncomputed, -(-budget // 2))}
-    left = budget - lengths[oldest]
-    for request in sorted(requests, key=lambda one: one.uncomputed):
-        more = min(left, request.uncomputed - lengths.get(request, 0))
-        lengths[request] = lengths.get(request, 0) + more
-        left -= more
-    return [Chunk(one, one.computed, length) for one, length in lengths.items() if length]
