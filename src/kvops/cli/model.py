@@ -201,7 +201,11 @@ def _details(model: StoredModel, parameters: int, spec: Any) -> dict[str, Any]:
         "source": model.source,
         "revision": model.revision,
         "pulled_at": None if manifest is None else manifest.pulled_at,
-        "evaluations": [result_fields(one) for one in known],
+        "evaluations": [
+            result_fields(one)
+            | {"origin": "here" if manifest and one in manifest.evaluations else "catalog"}
+            for one in known
+        ],
         "files": files,
     }
 
@@ -237,7 +241,7 @@ def _evaluated(one: dict[str, Any]) -> str:
     formats = f"{one['weights']} weights, {one['kv']} KV on {one['device']}"
     cost = f"{format_cost(one['cost'])} ± {one['margin'] * 100:.2f} % perplexity"
     recall = f"recall {one['recalled']} of {one['needles']}"
-    return f"{formats}: {cost}, {recall}, {_when(one['evaluated_at'])}"
+    return f"{formats}: {cost}, {recall}, {one['origin']}, {_when(one['evaluated_at'])}"
 
 
 def _when(pulled_at: float | None) -> str:

@@ -19,7 +19,8 @@ def quality_line(info: EngineInfo, model: StoredModel) -> str:
     known = find(evaluations_of(model.manifest), weights, kv, info.device)
     if known is None:
         return f"{formats}: not evaluated; next: {command}"
-    return f"{formats}: {_figures(known)}{_doubt(known, command)}"
+    origin = "" if known in model.manifest.evaluations else ", says the catalog"
+    return f"{formats}: {_figures(known)}{origin}{_doubt(known, command)}"
 
 
 def _figures(known: Evaluation) -> str:

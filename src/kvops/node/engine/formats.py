@@ -77,7 +77,7 @@ def _weights(asked: str, device: torch.device, compiled: bool) -> tuple[Format, 
     if device.type == "cuda":
         return "bfloat16", "auto on a GPU"
     if compiled:
-        return "int8", "auto: a quarter of float32's memory traffic, under 1 % perplexity"
+        return "int8", "auto: a quarter of float32's memory traffic"
     return "float32", "auto: no kernels for this model on this CPU"
 
 
