@@ -33,6 +33,7 @@ class Watch:
         gone = [one for one in self._running if one not in now]
         come = [one for one in now if one not in self._running]
         self._sizes(batch)
+        self._siblings_wait_for_their_leader(come)
         self._who_gave_way(gone, come)
         self._batch_class_waits_for_load(come)
         self._nobody_is_overtaken_for_ever(come)
@@ -54,6 +55,10 @@ class Watch:
         }, "everyone who waits for a next token gets one"
         for one in self.scheduler.running:
             assert len(one.table) == -(-len(one.tokens) // size), "just the blocks for its tokens"
+
+    def _siblings_wait_for_their_leader(self, come: Iterable[Request]) -> None:
+        unread = {one.request_id for one in self.scheduler if one.first_token_at is None}
+        assert not any(one.leader in unread for one in come)
 
     def _who_gave_way(self, gone: Iterable[Request], come: Sequence[Request]) -> None:
         """The last of all, or of a tenant at its quota; or one that is worse than who came."""

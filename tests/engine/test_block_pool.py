@@ -91,6 +91,23 @@ def test_a_collision_is_a_miss(salt: bytes, token: int, monkeypatch: pytest.Monk
     assert len(pool.match(chain([1] * 4))) == 1
 
 
+def test_of_two_equal_blocks_one_is_kept_and_a_collision_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(block_pool, "block_digest", lambda parent, content: b"same for all")
+    (one,), (other,) = chain([1] * 4), chain([2] * 4)
+    pool = BlockPool(4, SIZE)
+    first, second, third = pool.allocate(3)
+    assert pool.commit(first, one) == first
+    assert pool.commit(second, one) == first
+    assert pool.commit(third, other) == third
+    assert pool.blocks[third].digest is None
+    plain = BlockPool(2, SIZE, prefix_caching=False)
+    first, second = plain.allocate(2)
+    assert plain.commit(first, one) == first
+    assert plain.commit(second, one) == second, "without the cache, nobody meets another's blocks"
+
+
 def test_more_than_there_is_is_refused() -> None:
     with pytest.raises(ValueError, match="asked for 3 blocks, 2 are available"):
         BlockPool(2, SIZE).allocate(3)

@@ -181,8 +181,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         evictions, running = pool.evictions, list(self.scheduler.running)
         batch = self.scheduler.schedule()
         self.watch.after(batch)
-        self.preempted += sum(one not in self.scheduler.running for one in running)
+        gone = sum(one not in self.scheduler.running for one in running)
+        self.preempted += gone
         self._check_evictions(cached, pool.evictions - evictions)
+        assert pool.evictions == evictions or gone or not pool.free, "blank ones go first"
         for request in batch.started:
             self._check_start(request)
         for chunk in batch.chunks:
@@ -190,6 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sound()
         self.quotas_hold()
         self.blocks_are_shared_only_where_all_is_equal()
+        self.without_the_cache_only_siblings_share()
         self.equal_blocks_are_held_once()
         self.chains_are_whole()
         self.counters_are_true()
@@ -279,9 +282,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request in self.scheduler.running:
             for index, block in enumerate(request.table):
                 begin = request.tokens[: (index + 1) * SIZE]
-                assert holders.setdefault(block, name_of(request.tenant, begin)) == name_of(
-                    request.tenant, begin
-                )
+                name = name_of(request.tenant, begin)
+                assert holders.setdefault(block, name) == name
+
+    def without_the_cache_only_siblings_share(self) -> None:
+        if self.scheduler.pool.prefix_caching:
+            return
+        holders: dict[int, list[Request]] = {}
+        for request in self.scheduler.running:
+            for block in request.table:
+                holders.setdefault(block, []).append(request)
+        for requests in holders.values():
+            assert sum(request.leader is None for request in requests) <= 1
 
     def equal_blocks_are_held_once(self) -> None:
         if not self.scheduler.pool.prefix_caching:

@@ -197,7 +197,8 @@ def test_metrics_have_the_contract_names(tiny_node: RunningNode) -> None:
     kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
     gauges = (
         "node_state engine_up memory_bytes kv_block_size_tokens kv_blocks kv_usage_ratio kv_waste_ratio "
-        "kv_fragmentation_ratio requests_running requests_waiting queue_oldest_seconds tenant_kv_blocks build_info model_info"
+        "kv_fragmentation_ratio requests_running requests_waiting queue_oldest_seconds tenant_kv_blocks "
+        "build_info model_info"
     )
     counters = (
         "engine_steps engine_restarts kv_evictions preemptions prefix_cache_query_tokens prefix_cache_hit_tokens "
