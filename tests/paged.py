@@ -1,4 +1,7 @@
-"""Steps over a paged pool of one layer: random block tables, queries, keys and values, and what the oracle says."""
+"""Steps over a paged pool of one layer: random block tables, queries, keys and values, and what the oracle says.
+
+Needs Triton, so only what has it imports this.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,16 @@ class Paged:
     """Requests of some lengths, their blocks anywhere in the pool."""
 
     def __init__(
-        self, shape: ModelSpec, block_size: int, lengths: list[int], *, seed: int = 0
+        self,
+        shape: ModelSpec,
+        block_size: int,
+        lengths: list[int],
+        *,
+        seed: int = 0,
+        device: torch.device = CPU,
     ) -> None:
-        self.spec, self.block_size = shape, block_size
+        """`device`: of the kernels; the oracle computes on the CPU."""
+        self.spec, self.block_size, self.device = shape, block_size, device
         counts = [-(-length // block_size) for length in lengths]
         self.blocks = sum(counts) + 5
         free = random.Random(seed).sample(range(self.blocks), self.blocks)
@@ -75,7 +85,7 @@ class Paged:
         self.unused = sorted(free)
 
     def pool(self, kind: KvFormat = "float32") -> Pool:
-        return Pool.allocate(self.spec, self.blocks, self.block_size, kind, CPU)
+        return Pool.allocate(self.spec, self.blocks, self.block_size, kind, self.device)
 
     def kernels(
         self, pool: Pool, window: int | None = None, dtype: torch.dtype = torch.float32
@@ -102,13 +112,25 @@ class Paged:
         rows = zip(cuts, self.requests, strict=True)
         return torch.cat([getattr(one, part)[one.length - cut :] for cut, one in rows])
 
-    def store_all(self, attention: TritonAttention | TorchAttention) -> None:
+    def store_all(
+        self, attention: TritonAttention | TorchAttention, dtype: torch.dtype = torch.float32
+    ) -> None:
         whole = [one.length for one in self.requests]
-        step = attention.begin(self.batch(whole))
-        step.store(0, self.last(whole, "keys"), self.last(whole, "values"))
+        place = self._place(attention)
+        keys, values = (self.last(whole, part).to(place, dtype) for part in ("keys", "values"))
+        attention.begin(self.batch(whole)).store(0, keys, values)
 
-    def attend(self, attention: TritonAttention | TorchAttention, cuts: list[int]) -> Tensor:
-        return attention.begin(self.batch(cuts)).attend(0, self.last(cuts, "queries"))
+    def attend(
+        self,
+        attention: TritonAttention | TorchAttention,
+        cuts: list[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        queries = self.last(cuts, "queries").to(self._place(attention), dtype)
+        return attention.begin(self.batch(cuts)).attend(0, queries).cpu()
+
+    def _place(self, attention: TritonAttention | TorchAttention) -> torch.device:
+        return self.device if isinstance(attention, TritonAttention) else CPU
 
 
 def read(numbers: Tensor, scales: Tensor | None) -> Tensor:
