@@ -138,7 +138,12 @@ def test_an_error_of_the_process_is_told_as_what_it_is(
     assert "error [engine_died]: the evaluation ended: RuntimeError: no such library" in done.stderr
 
 
-def test_ctrl_c_ends_it_and_its_process(pulled: str, kvops_home: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)]
+)
+def test_however_it_is_ended_its_process_ends_too(
+    number: signal.Signals, code: int, pulled: str, kvops_home: Path
+) -> None:
     process = subprocess.Popen(
         [*KVOPS, "model", "eval", pulled, "--tokens", "100000", "--all"],
         env=os.environ | {"KVOPS_HOME": str(kvops_home)}, stdin=subprocess.DEVNULL,
@@ -149,9 +154,12 @@ def test_ctrl_c_ends_it_and_its_process(pulled: str, kvops_home: Path) -> None:
         if line.startswith("float32 weights"):
             break
     children = psutil.Process(process.pid).children()
-    os.killpg(process.pid, signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in said
     assert len(children) == 1
     assert psutil.wait_procs(children, timeout=60)[1] == []

@@ -1,7 +1,7 @@
 """What an evaluation asks of the process that computes it, and what that answers: token ids and numbers, no text.
 
-One `Assignment` goes in as JSON; JSON lines come out, each a `Doing`, a `Measured` (the float32 reference first),
-or a `Fatal` as the last.
+One `Assignment` goes in as a line of JSON, after which the pipe stays open. Lines of JSON come out, each a `Doing`, a
+`Measured` (the float32 reference first), or a `Fatal` as the last.
 """
 
 from __future__ import annotations

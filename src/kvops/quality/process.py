@@ -45,8 +45,10 @@ def measure(assignment: Assignment, progress: Progress) -> Iterator[Measured]:
 
 
 def _give(stdin: IO[bytes], assignment: Assignment) -> None:
-    with contextlib.suppress(BrokenPipeError), stdin:  # why it is gone, its exit code tells
-        stdin.write(msgspec.json.encode(assignment))
+    """And leave it open: the process ends when it closes."""
+    with contextlib.suppress(BrokenPipeError):  # why it is gone, its exit code tells
+        stdin.write(msgspec.json.encode(assignment) + b"\n")
+        stdin.flush()
 
 
 def _told(lines: IO[bytes], progress: Progress) -> Iterator[Measured]:

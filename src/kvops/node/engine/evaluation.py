@@ -1,14 +1,17 @@
 """Measures a model in one pair of formats after another: what it predicts in a text, and what it answers.
 
-`python -m kvops.node.engine.evaluation` reads an `Assignment` and writes messages (`kvops.node.evaluation`). The text
-is read in chunks through the paged pool, so every prediction rests on keys and values as the pool keeps them.
+`python -m kvops.node.engine.evaluation` reads a line, an `Assignment`, and writes messages (`kvops.node.evaluation`)
+as long as its stdin is open. The text is read in chunks through the paged pool, so every prediction rests on keys and
+values as the pool keeps them.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -186,6 +189,12 @@ def answer(
     return [tuple(tokens) for tokens in answers]
 
 
+def _end_with_reader() -> None:
+    """Whoever wants the results holds the other end of stdin open; however they end, it closes."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
 def main() -> int:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -195,10 +204,10 @@ def main() -> int:
         sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
+    assignment = ASSIGNMENT.decode(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_reader, daemon=True).start()
     try:
-        evaluate(ASSIGNMENT.decode(sys.stdin.buffer.read()), say)
-    except BrokenPipeError:
-        return 1
+        evaluate(assignment, say)
     except KvopsError as error:
         say(Fatal(error.code, error.message, error.hint))
         return 1
