@@ -24,9 +24,13 @@ class Watch:
     overtaken: Counter[str] = field(default_factory=Counter)
     _running: list[Request] = field(default_factory=list)
     _waiting: list[Request] = field(default_factory=list)
+    _grows: bool = False
+    """Somebody needs one block more in the step."""
 
     def before(self) -> None:
         self._running, self._waiting = list(self.scheduler.running), list(self.scheduler.waiting)
+        size = self.scheduler.pool.block_size
+        self._grows = any(one.computed == len(one.table) * size for one in self._running)
 
     def after(self, batch: Batch) -> None:
         now = self.scheduler.running
@@ -35,6 +39,8 @@ class Watch:
         self._sizes(batch)
         self._siblings_wait_for_their_leader(come)
         self._who_gave_way(gone, come)
+        self._nobody_leaves_for_another_tenants_bounds(gone, come)
+        self._the_watermark_holds(come)
         self._batch_class_waits_for_load(come)
         self._nobody_is_overtaken_for_ever(come)
         self._nobody_worse_holds_up_the_first(gone)
@@ -92,12 +98,19 @@ class Watch:
         return self.limits[request.tenant] != Limits()
 
     def _nobody_worse_holds_up_the_first(self, gone: Sequence[Request]) -> None:
-        """Who is first in the queue would not fit either if all that are worse than it had left."""
-        first = next(iter(self.scheduler.waiting), None)
-        if first is None or self._has_to_wait(first, gone):
-            return
-        rest = [one for one in self.scheduler.running if one.rank <= first.rank]
-        assert not self._fits(first, rest), f"{first.request_id} waits for somebody worse"
+        """Who is first in the queue would not fit either if all that are worse than it had left. Where that is for
+        its tenant's bounds, neither would the first of the next tenant."""
+        tenants: set[str] = set()
+        for first in self.scheduler.waiting:
+            if first.tenant in tenants:
+                continue
+            if self._has_to_wait(first, gone):
+                return
+            rest = [one for one in self.scheduler.running if one.rank <= first.rank]
+            assert not self._fits(first, rest), f"{first.request_id} waits for somebody worse"
+            if first.refused_for != "tenant":
+                return
+            tenants.add(first.tenant)
 
     def _has_to_wait(self, first: Request, gone: Sequence[Request]) -> bool:
         """For its sibling's prompt, for the load to fall, or since it or one alike was put back just now."""
@@ -113,13 +126,32 @@ class Watch:
         pool, limits = self.scheduler.pool, self.limits[first.tenant]
         need = -(-len(first.tokens) // pool.block_size)
         own = [one for one in rest if one.tenant == first.tenant]
-        reserve = math.ceil(pool.total * self.bounds.watermark) if rest else 0
+        reserve = self._reserve if rest else 0
         return (
             len(rest) < self.bounds.max_running
             and (limits.max_running is None or len(own) < limits.max_running)
             and (limits.kv_blocks is None or len(_held(own)) + need <= limits.kv_blocks)
             and pool.total - len(_held(rest)) - need >= reserve
         )
+
+    @property
+    def _reserve(self) -> int:
+        return math.ceil(self.scheduler.pool.total * self.bounds.watermark)
+
+    def _the_watermark_holds(self, come: Sequence[Request]) -> None:
+        if come and len(self.scheduler.running) > 1:
+            assert self.scheduler.pool.available >= self._reserve
+
+    def _nobody_leaves_for_another_tenants_bounds(
+        self, gone: Sequence[Request], come: Sequence[Request]
+    ) -> None:
+        """One that made room for one of another tenant could not have stayed beside it."""
+        if self._grows or len(gone) != 1 or len(come) != 1 or gone[0].tenant == come[0].tenant:
+            return
+        pool, left = self.scheduler.pool, gone[0]
+        need = -(-len(left.tokens) // pool.block_size)
+        full = len(self.scheduler.running) >= self.bounds.max_running
+        assert full or pool.available - need < self._reserve, f"{left.request_id} left for nothing"
 
     def _the_pace_holds(self, batch: Batch) -> None:
         """Prompts that are no better than somebody who waits for a next token share the pace."""

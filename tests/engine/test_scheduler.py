@@ -9,7 +9,7 @@ import pytest
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.pace import Pace
 from kvops.node.engine.queue import MAX_OVERTAKEN
-from kvops.node.engine.request import Request
+from kvops.node.engine.request import Obstacle, Request
 from kvops.node.engine.scheduler import Batch, Bounds, Scheduler
 from kvops.node.engine.tenants import Limits, Tenants
 from tests.engine.driving import submit
@@ -149,6 +149,35 @@ def test_a_large_request_of_a_lower_class_holds_up_nobody_better() -> None:
     bench.add("online", 8, priority="online", max_tokens=2)
     bench.step()
     assert bench.running() == ["online", "running"]
+
+
+def test_what_only_those_hold_who_make_room_can_still_be_shared() -> None:
+    """Without the cache, a block is forgotten as soon as nobody holds it."""
+    bench = Bench(batch=1, caching=False, batch_load=8)
+    worse = bench.add("batch", 12, priority="batch", max_tokens=4)
+    bench.step()
+    same = submit("sibling", worse.tokens[:12], priority="online", leader="has ended", max_tokens=2)
+    sibling = bench.requests["sibling"] = Request.from_submit(same, 1)
+    bench.scheduler.add(sibling)
+    assert lengths(bench.step()) == [("sibling", 4)], "the other two blocks were there"
+    assert worse.preemptions == 1
+    bench.run()
+    assert (worse.generated, sibling.generated) == (4, 2)
+
+
+@pytest.mark.parametrize("obstacle", ["node", "tenant"])
+def test_a_step_looks_past_a_few_only(obstacle: Obstacle) -> None:
+    """Of a long queue without room: a step's work does not grow with it."""
+    bench = Bench()
+    for index in range(100):
+        bench.add(str(index), tenant="a" if index < 50 else "b")
+    queue = bench.scheduler.waiting
+    looked = 0
+    for request in queue.candidates([]):
+        looked += 1
+        request.refused_for = obstacle
+        queue.no_room(request)
+    assert looked == (4 if obstacle == "node" else 8), "tenants do not stand in each other's way"
 
 
 def test_batch_waits_for_the_load_to_fall() -> None:

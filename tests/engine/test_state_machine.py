@@ -57,7 +57,8 @@ class Arrival:
 PROMPTS = st.builds(
     lambda begin, rest: begin + rest,
     st.sampled_from(BEGINNINGS),
-    st.lists(st.integers(0, 1), min_size=1, max_size=8),
+    st.lists(st.integers(0, 1), min_size=1, max_size=8)
+    | st.lists(st.integers(0, 1), min_size=12, max_size=18),
 )
 ARRIVALS = st.builds(
     Arrival,
