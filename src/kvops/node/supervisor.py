@@ -201,9 +201,9 @@ class Supervisor:
     async def _recover(self, reason: RestartReason) -> None:
         """Tell everyone, count, wait. Raises EngineDied when there is no point in going on."""
         was_ready = self.ready.is_set()
-        log.error(
-            "engine_lost", reason=reason, code=self._child.returncode, in_flight=len(self._sinks)
-        )
+        fault = None if self._fatal is None else self._fatal.code
+        code, in_flight = self._child.returncode, len(self._sinks)
+        log.error("engine_lost", reason=reason, fault=fault, code=code, in_flight=in_flight)
         self.state = "restarting"
         self._lose_all()
         if not was_ready:

@@ -24,7 +24,7 @@ _LEAST_SIDE = 16
 _TILE = {4: 32, 2: 64, 1: 64}
 """Positions whose scores are held at once, by the bytes of a number in the products: so that two tiles of head
 dimension 128 fit shared memory several times over."""
-_LEAST_TILES = 4
+LEAST_TILES = 4
 """Tiles of a part: shorter parts would cost more to merge than they save."""
 
 
@@ -151,7 +151,7 @@ class TritonStep:
             TILE=geometry.tile,
             WINDOW=geometry.window,
             PARTS=parts,
-            LEAST=_LEAST_TILES,
+            LEAST=LEAST_TILES,
             SCALED=pool.key_scales is not None,
             DOT=TRITON_TYPES[geometry.dot],
             num_warps=4,
@@ -173,7 +173,7 @@ class TritonStep:
             TILE=geometry.tile,
             WINDOW=geometry.window,
             PARTS=PARTS,
-            LEAST=_LEAST_TILES,
+            LEAST=LEAST_TILES,
             num_warps=1,
         )
 
