@@ -85,6 +85,8 @@ def build(
 ) -> tuple[Model, EngineInfo, MemoryAccounts]:
     """`planned`: as was expected before anything was loaded. Raises ConfigError or NodeStartError."""
     device = torch.device(planned.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)  # kernels and graphs go to the current one
     began, before = time.perf_counter(), torch.cuda.memory_allocated(device)
     weights = load(checkpoint, formats, device)
     dtype = computed_in(formats)
@@ -94,7 +96,7 @@ def build(
     )
     parts = _Parts(start, formats, Decoder(checkpoint.spec, weights, rotary), device)
     held = torch.cuda.memory_allocated(device) - before
-    progress("model loaded", f"{format_bytes(held)}, {time.perf_counter() - began:.1f} s")
+    progress("model loaded", _loaded(planned, formats, held, time.perf_counter() - began))
     activations, aside = _measure(parts, planned)
     progress("largest step measured", format_bytes(activations))
     needs = Needs(held, activations + aside, planned.bytes_per_block, start.max_context_length)
@@ -105,6 +107,12 @@ def build(
     model, kept = _graphed(parts, info, pool, progress)
     accounts = MemoryAccounts(device, held, pool.nbytes, activations + kept, kept)
     return model, info, accounts
+
+
+def _loaded(planned: EngineInfo, formats: Formats, held: int, seconds: float) -> str:
+    reason = f" ({formats.reason})" if formats.reason else ""
+    size = f"{planned.parameters / 1e6:.1f} M parameters, {formats.weights}{reason}"
+    return f"{size}, {format_bytes(held)}, {seconds:.1f} s"
 
 
 def computed_in(formats: Formats) -> torch.dtype:
