@@ -15,6 +15,7 @@ from kvops.models.checkpoint import open_checkpoint
 from kvops.node.engine.attention.base import KvCache, PagedBatch
 from kvops.node.engine.attention.torch_reference import TorchAttention
 from kvops.node.engine.cpu import decoder as cpu
+from kvops.node.engine.cpu import work
 from kvops.node.engine.cpu.packing import Packer
 from kvops.node.engine.cpu.team import Team
 from kvops.node.engine.model.decoder import Decoder
@@ -24,6 +25,7 @@ from kvops.node.engine.model.weights import load_weights
 from tests.tiny import make_tiny_model
 
 BLOCKS = 96
+POSITIONS = BLOCKS * 16
 CPU = torch.device("cpu")
 
 
@@ -36,24 +38,22 @@ class Case:
 
 
 def compiled(
-    folder: Path, weights: str, kv: str, block_size: int = 16, threads: int = 2
+    folder: Path, weights: str, kv: str, block_size: int = 16, threads: int = 2, window: int = 0
 ) -> cpu.CompiledDecoder:
     checkpoint = open_checkpoint(folder)
-    shape = cpu.shape_of(checkpoint.spec, BLOCKS, block_size)
-    packed = Packer(checkpoint.spec, weights, 512).pack(checkpoint.tensors())  # type: ignore[arg-type]
+    shape = cpu.shape_of(checkpoint.spec, BLOCKS, block_size)._replace(window=window)
+    packed = Packer(checkpoint.spec, weights, POSITIONS).pack(checkpoint.tensors())  # type: ignore[arg-type]
     pool = cpu.allocate_pool(shape, kv)  # type: ignore[arg-type]
     return cpu.CompiledDecoder(shape, packed, pool, Team(threads), 64, 8)
 
 
-def reference(folder: Path, block_size: int = 16) -> TorchDecoder:
+def reference(folder: Path, block_size: int = 16, window: int = 0) -> TorchDecoder:
     checkpoint = open_checkpoint(folder)
     spec = checkpoint.spec
     weights = load_weights(spec, checkpoint.tensors(), torch.float32, CPU)
     cache = KvCache.allocate(spec, BLOCKS, block_size, torch.float32, CPU)
-    rotary = Rotary(spec, 512, torch.float32, CPU)
-    return TorchDecoder(
-        Decoder(spec, weights, rotary), TorchAttention(cache, spec.sliding_window), CPU
-    )
+    rotary = Rotary(spec, POSITIONS, torch.float32, CPU)
+    return TorchDecoder(Decoder(spec, weights, rotary), TorchAttention(cache, window or None), CPU)
 
 
 def cases(block_size: int, seed: int, lengths: tuple[int, ...] = (1, 7, 33, 90, 150)) -> list[Case]:
@@ -123,6 +123,26 @@ def test_no_bit_depends_on_how_the_work_is_cut(weights: str, kv: str, tiny_model
     assert torch.equal(torch.cat(alone), whole[: sum(len(case.tokens) for case in requests[:4])])
 
 
+@pytest.mark.parametrize("window", [0, 700])
+@pytest.mark.parametrize("kv", ["float32", "int8"])
+def test_threads_that_share_a_long_context_change_no_bit(
+    window: int, kv: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segments of a context are tasks of their own where a step has few tasks, else one task's."""
+    requests = cases(16, 7, (1300, 40))
+    models = [compiled(tiny_model, "float32", kv, window=window) for _ in range(2)]
+    cuts = [512, 512, 250, 3, 1]
+    shared = run(models[0], requests, cuts)
+    long = PagedBatch([1], [1300], [requests[0].table])
+    assert work.work_of(models[0]._shape, 2, [0], long, [0]).merges == 1
+    monkeypatch.setattr(work, "PARTS", 0)
+    assert work.work_of(models[0]._shape, 2, [0], long, [0]).merges == 0
+    assert torch.equal(run(models[1], requests, cuts), shared)
+    if kv == "float32":
+        expected = run(reference(tiny_model, window=window), requests, [2000])
+        torch.testing.assert_close(shared, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("weights", "kv", "most"),
     [
@@ -160,7 +180,7 @@ def test_what_is_not_finite_shows_in_its_own_row_alone(
     batch = PagedBatch([20, 20], [20, 20], [first.table, second.table])
     expected = model.logits(first.tokens + second.tokens, batch, [19, 39]).clone()
     scales = model._pool.key_scales
-    scales.reshape(-1, BLOCKS, model._shape.kv_heads * 16)[:, first.table] = bad
+    scales.reshape(-1, BLOCKS, 16)[:, first.table] = bad
     batch = PagedBatch([1, 1], [20, 20], [first.table, second.table])
     got = model.logits([first.tokens[-1], second.tokens[-1]], batch, [0, 1])
     assert not torch.isfinite(got[0]).any()

@@ -1,7 +1,8 @@
 """Attention straight on the block table: a task is some tokens of one request and all query heads of one KV head.
 
-Softmax runs over spans of SPAN positions, counted from 0 (arXiv:2205.14135): which tokens share a task, and whether
-they are read at once or in chunks, changes no bit of a token's result.
+Softmax runs over spans of SPAN positions, counted from 0 (arXiv:2205.14135), anew for each segment of SEGMENT, and
+segments merge in order: which tokens share a task, whether they are read at once or in chunks, and whether segments
+are tasks of their own changes no bit of a token's result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from kvops.node.engine.cpu.compiler import COLUMNS, FLOAT_ROWS, LANES, kernel
-from kvops.node.engine.cpu.layout import LINE, SPAN
+from kvops.node.engine.cpu.layout import LINE, SEGMENT, SPAN
 from kvops.node.engine.cpu.rows import norm, rotate, to_bfloat16, to_int8
 from kvops.node.engine.cpu.spans import largest, soften
 from kvops.node.engine.cpu.vectors import multiply_add, multiply_add_narrow, outlined, tile_rows
@@ -68,6 +69,11 @@ def _scaled(pages: Any) -> Any:
 
 
 @kernel
+def _page(shape: Any, layer: int, head: int, block: int) -> Any:
+    return (layer * shape.kv_heads + head) * shape.blocks + block
+
+
+@kernel
 def store(
     shape: Any, weights: Any, pool: Any, work: Any, qkv: Any, stride: int, layer: int, token: int,
 ) -> None:  # fmt: skip
@@ -75,10 +81,9 @@ def store(
     size, half = shape.head_dim, shape.head_dim // 2
     position = work.positions[token]
     at = work.request[token] * work.width + position // shape.block_size
-    block = layer * shape.blocks + work.tables[at]
     offset = position % shape.block_size
     for head in range(shape.kv_heads):
-        page = block * shape.kv_heads + head
+        page = _page(shape, layer, head, work.tables[at])
         key = token * stride + (shape.heads + head) * size
         if shape.head_norm:
             norms_at = (2 * layer + 1) * size
@@ -97,32 +102,107 @@ def store(
 
 @kernel
 def attend(
-    shape: Any, weights: Any, pool: Any, work: Any, qkv: Any, stride: int, out: Any, out_stride: int,
-    scratch: Any, at: int, layer: int, task: int, head: int,
+    shape: Any, weights: Any, pool: Any, work: Any, b: Any, qkv_s: int, out_s: int, at: int,
+    layer: int, task: int, head: int,
 ) -> None:  # fmt: skip
-    """One task. Scratch from `at` on: queries, sums, scores, then each row's maximum and weight."""
+    """One task. Scratch from `at` on: queries, scores, then what one segment gives and what all before it gave."""
+    outlined()
+    size, shared = shape.head_dim, shape.heads // shape.kv_heads
+    token, count, only = work.task_token[task], work.task_tokens[task], work.task_segment[task]
+    rows = count * shared
+    part = at + rows * (size + LINE)
+    total = part + rows * (size + 2)
+    _gather(shape, weights, work, b.qkv, qkv_s, b.scratch, at, layer, token, count, head)
+    if only >= 0:
+        _segment(shape, pool, work, b.scratch, at, part, layer, task, head, only)
+        kept = (task * shape.kv_heads + head) * work.part_size
+        for i in range(rows * (size + 2)):
+            b.parts[kept + i] = b.scratch[part + i]
+        return
+    _clear(b.scratch, total, rows, size)
+    last = work.positions[token + count - 1]
+    for segment in range(_oldest(shape, work.positions[token]) // SEGMENT, last // SEGMENT + 1):
+        _segment(shape, pool, work, b.scratch, at, part, layer, task, head, segment)
+        _merge(b.scratch, total, b.scratch, part, rows, size)
+    _put(shape, b.scratch, total, rows, b.attended, out_s, token, head)
+
+
+@kernel
+def merge(shape: Any, work: Any, b: Any, out_s: int, at: int, run: int, head: int) -> None:
+    """The segments that tasks of their own have looked at, in order."""
+    first, size = work.merge_task[run], shape.head_dim
+    rows = work.task_tokens[first] * (shape.heads // shape.kv_heads)
+    _clear(b.scratch, at, rows, size)
+    for task in range(first, first + work.merge_tasks[run]):
+        part = (task * shape.kv_heads + head) * work.part_size
+        _merge(b.scratch, at, b.parts, part, rows, size)
+    _put(shape, b.scratch, at, rows, b.attended, out_s, work.task_token[first], head)
+
+
+@kernel
+def _oldest(shape: Any, position: int) -> Any:
+    """The first position that a token sees."""
+    return max(0, position - shape.window + 1) if shape.window else 0
+
+
+@kernel
+def _segment(
+    shape: Any, pool: Any, work: Any, scratch: Any, at: int, part: int, layer: int, task: int,
+    head: int, segment: int,
+) -> None:  # fmt: skip
+    """Sums, maxima and weights of a task's rows over one segment, to `part`."""
     outlined()
     size, shared = shape.head_dim, shape.heads // shape.kv_heads
     token, count = work.task_token[task], work.task_tokens[task]
     rows = count * shared
-    sums, scores = at + rows * size, at + 2 * rows * size
-    most = scores + rows * LINE
-    _gather(shape, weights, work, qkv, stride, scratch, at, layer, token, count, head)
-    _set(scratch, sums, rows * size, _ZERO)
-    _set(scratch, most, rows, _MASKED)
-    _set(scratch, most + rows, rows, _ZERO)
+    scores, most = at + rows * size, part + rows * size
     first, last = work.positions[token], work.positions[token + count - 1]
-    oldest = max(0, first - shape.window + 1) if shape.window else 0
     table = work.task_request[task] * work.width
-    for start in range(oldest // SPAN * SPAN, last + 1, SPAN):
+    _clear(scratch, part, rows, size)
+    begin = max(segment * SEGMENT, _oldest(shape, first) // SPAN * SPAN)
+    for start in range(begin, min((segment + 1) * SEGMENT, last + 1), SPAN):
         stop = min(start + SPAN, last + 1)
         _score(shape, pool, work, table, scratch, at, scores, rows, layer, head, start, stop)
         _mask(shape, scratch, scores, rows, shared, first, start, stop)
-        _soften(scratch, scores, rows, sums, size, most)
-        _add_values(shape, pool, work, table, scratch, scores, sums, rows, layer, head, start, stop)
+        _soften(scratch, scores, rows, part, size, most)
+        _add_values(shape, pool, work, table, scratch, scores, part, rows, layer, head, start, stop)
+
+
+@kernel
+def _clear(x: Any, at: int, rows: int, size: int) -> None:
+    """Nothing seen: sums and weights 0, no maximum."""
+    _set(x, at, rows * size, _ZERO)
+    _set(x, at + rows * size, rows, _MASKED)
+    _set(x, at + rows * (size + 1), rows, _ZERO)
+
+
+@kernel
+def _merge(total: Any, at: int, part: Any, part_at: int, rows: int, size: int) -> None:
+    """Add a later segment to the earlier ones. One function for all callers, so that all round alike."""
+    outlined()
+    most, part_most = at + rows * size, part_at + rows * size
     for row in range(rows):
-        weight = _ONE / scratch[most + rows + row]
-        target = (token + row // shared) * out_stride + (head * shared + row % shared) * size
+        before, here = total[most + row], part[part_most + row]
+        if here == _MASKED:
+            continue
+        now = max(before, here)
+        old, new = np.float32(np.exp(before - now)), np.float32(np.exp(here - now))
+        total[most + row] = now
+        weight = most + rows + row
+        total[weight] = total[weight] * old + part[part_most + rows + row] * new
+        for i in range(row * size, (row + 1) * size):
+            total[at + i] = total[at + i] * old + part[part_at + i] * new
+
+
+@kernel
+def _put(
+    shape: Any, scratch: Any, sums: int, rows: int, out: Any, stride: int, token: int, head: int,
+) -> None:  # fmt: skip
+    """Each row's sums over its weight."""
+    size, shared = shape.head_dim, shape.heads // shape.kv_heads
+    for row in range(rows):
+        weight = _ONE / scratch[sums + rows * (size + 1) + row]
+        target = (token + row // shared) * stride + (head * shared + row % shared) * size
         for i in range(size):
             out[target + i] = scratch[sums + row * size + i] * weight
 
@@ -153,8 +233,7 @@ def _score(
     """scores[rows, start:stop] = queries @ keys."""
     size, width = shape.head_dim, shape.key_stride
     for position in range(start, stop, shape.block_size):
-        block = layer * shape.blocks + work.tables[table + position // shape.block_size]
-        page = block * shape.kv_heads + head
+        page = _page(shape, layer, head, work.tables[table + position // shape.block_size])
         for lane in range(0, shape.block_size, LANES):
             done = 0
             while done < rows:
@@ -223,8 +302,8 @@ def _add_values(
     """sums[rows, head_dim] += weights[rows, start:stop] @ values; never reads a slot that nobody wrote."""
     size = shape.head_dim
     for position in range(start, stop, shape.block_size):
-        block = layer * shape.blocks + work.tables[table + position // shape.block_size]
-        page = (block * shape.kv_heads + head) * shape.block_size
+        block = work.tables[table + position // shape.block_size]
+        page = _page(shape, layer, head, block) * shape.block_size
         depth = min(shape.block_size, stop - position)
         if scaled(pool.values):
             for row in range(rows):

@@ -22,11 +22,11 @@ from kvops.node.engine.cpu.layout import (
     Work,
     groups_of,
     padded,
-    query_tokens,
     scratch_size,
 )
 from kvops.node.engine.cpu.step import step
 from kvops.node.engine.cpu.team import Team
+from kvops.node.engine.cpu.work import PARTS, work_of
 
 KvFormat = Literal["float32", "bfloat16", "int8"]
 
@@ -110,6 +110,7 @@ def _buffer_counts(shape: Shape, tokens: int, rows: int, threads: int) -> dict[s
         "short_scales": max(tokens, rows) * max(map(groups_of, depths)),
         "logits": rows * padded(shape.vocabulary),
         "scratch": threads * scratch_size(shape),
+        "parts": PARTS,
     }
 
 
@@ -133,7 +134,6 @@ class CompiledDecoder:
         self._room = (tokens, rows)
         self._buffers = allocate_buffers(shape, tokens, rows, team.threads)
         self._scratch = scratch_size(shape)
-        self._tokens = query_tokens(shape)
         self._vocabulary = padded(shape.vocabulary)
 
     @property
@@ -182,35 +182,4 @@ class CompiledDecoder:
         return self._shape, self._weights, self._pool, self._buffers, work, self._scratch
 
     def _work(self, token_ids: list[int], batch: PagedBatch, rows: list[int]) -> Work:
-        lengths = np.array(batch.query_lengths)
-        ends = np.cumsum(lengths)
-        first = ends - lengths
-        request = np.repeat(np.arange(len(lengths)), lengths)
-        offset = np.array(batch.context_lengths) - ends
-        pieces = -(-lengths // self._tokens)
-        task_request = np.repeat(np.arange(len(lengths)), pieces)
-        piece = np.arange(len(task_request)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        task_token = first[task_request] + piece * self._tokens
-        width = max(map(len, batch.block_tables))
-        return Work(
-            length=len(token_ids),
-            tokens=np.array(token_ids, np.int64),
-            positions=np.arange(len(request)) + offset[request],
-            request=request,
-            first=first,
-            tables=_flat(batch.block_tables, width),
-            width=width,
-            tasks=len(task_request),
-            task_request=task_request,
-            task_token=task_token,
-            task_tokens=np.minimum(self._tokens, ends[task_request] - task_token),
-            samples=len(rows),
-            rows=np.array(rows, np.int64),
-        )
-
-
-def _flat(tables: list[list[int]], width: int) -> NDArray[np.int32]:
-    flat = np.zeros((len(tables), width), np.int32)
-    for row, table in zip(flat, tables, strict=True):
-        row[: len(table)] = table
-    return flat.ravel()
+        return work_of(self._shape, self._team.threads, token_ids, batch, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvops.node.engine.cpu.attention import attend, store
+from kvops.node.engine.cpu.attention import attend, merge, store
 from kvops.node.engine.cpu.compiler import COLUMNS, entry, kernel
 from kvops.node.engine.cpu.layout import Buffers, Pool, Weights, Work
 from kvops.node.engine.cpu.matrix import look_up, multiply, prepare
@@ -35,12 +35,14 @@ def step(
             pointer(buffers.hidden), pointer(buffers.normed), pointer(buffers.qkv),
             pointer(buffers.attended), pointer(buffers.gates), pointer(buffers.shorts),
             pointer(buffers.short_scales), pointer(buffers.logits), pointer(buffers.scratch),
+            pointer(buffers.parts),
         ),
         Work(
             work.length, pointer(work.tokens), pointer(work.positions), pointer(work.request),
             pointer(work.first), pointer(work.tables), work.width, work.tasks,
             pointer(work.task_request), pointer(work.task_token), pointer(work.task_tokens),
-            work.samples, pointer(work.rows),
+            pointer(work.task_segment), work.merges, pointer(work.merge_task),
+            pointer(work.merge_tasks), work.part_size, work.samples, pointer(work.rows),
         ),
         scratch_size,
     )  # fmt: skip
@@ -184,14 +186,30 @@ def _attention(
         # From the end: the last tokens of a prompt look back furthest, and long tasks go first.
         task = tasks - 1 - number
         attend(
-            shape, weights, pool, work, b.qkv, fused_s, b.attended, attended_s,
-            b.scratch, thread * scratch_size, layer, task // shape.kv_heads, task % shape.kv_heads,
+            shape, weights, pool, work, b, fused_s, attended_s, thread * scratch_size, layer,
+            task // shape.kv_heads, task % shape.kv_heads,
         )  # fmt: skip
     barrier(sync, threads)
+    if work.merges:
+        _merge_segments(thread, sync, threads, shape, work, b, attended_s, scratch_size)
     size = shape.heads * shape.head_dim
     while True:
         row = next_task(sync)
         if row >= count:
             break
         prepare(weights, b.attended, row * attended_s, size, row, b.shorts, b.short_scales)
+    barrier(sync, threads)
+
+
+@kernel
+def _merge_segments(
+    thread: int, sync: Any, threads: int, shape: Any, work: Any, b: Any, stride: int,
+    scratch_size: int,
+) -> None:  # fmt: skip
+    while True:
+        number = next_task(sync)
+        if number >= work.merges * shape.kv_heads:
+            break
+        run, head = number // shape.kv_heads, number % shape.kv_heads
+        merge(shape, work, b, stride, thread * scratch_size, run, head)
     barrier(sync, threads)
