@@ -140,6 +140,19 @@ def test_a_lower_class_of_one_tenant_gives_way_within_its_quota() -> None:
     assert [bench.requests[name].generated for name in ("a-batch", "b-batch")] == [8, 4]
 
 
+def test_nobody_of_another_tenant_gives_way_to_a_quota() -> None:
+    bench = Bench(limits={"a": Limits(max_running=1), "c": Limits(kv_blocks=4)}, batch_load=8)
+    for name, length in (("a-batch", 4), ("c-batch", 12), ("b-batch", 4)):
+        bench.add(name, length, priority="batch", tenant=name[0], max_tokens=4)
+    bench.step()
+    for name, length in (("a-online", 4), ("c-online", 8)):
+        bench.add(name, length, priority="online", tenant=name[0], max_tokens=2)
+    bench.step()
+    assert bench.running() == ["a-online", "c-online", "b-batch"]
+    bench.run()
+    assert bench.requests["b-batch"].preemptions == 0
+
+
 def test_a_large_request_of_a_lower_class_holds_up_nobody_better() -> None:
     bench = Bench(blocks=16)
     bench.add("running", 32, max_tokens=32)
