@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,11 +92,14 @@ def _compiled(
     from kvops.node.engine.cpu.team import Team
 
     began = time.perf_counter()
-    weights = Packer(info.spec, formats.weights, info.max_model_len).pack(checkpoint.tensors())
-    progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
     shape = decoder.shape_of(info.spec, info.pool_blocks, info.block_size)
     assert formats.kv != "fp8"  # `choose` refused it
-    pool = decoder.allocate_pool(shape, formats.kv)
+    with ThreadPoolExecutor(1) as beside:
+        # A system may take seconds to hand out a gigabyte; the weights take as long to read.
+        filling = beside.submit(decoder.allocate_pool, shape, formats.kv)
+        weights = Packer(info.spec, formats.weights, info.max_model_len).pack(checkpoint.tensors())
+        progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
+        pool = filling.result()
     model = decoder.CompiledDecoder(
         shape, weights, pool, Team(threads), start.max_batched_tokens, start.max_batch_size
     )

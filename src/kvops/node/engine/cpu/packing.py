@@ -112,9 +112,10 @@ class Packer:
             )
 
     def _matrix(self, index: int, parts: list[NDArray[np.float32]]) -> None:
-        matrix = torch.cat([torch.from_numpy(np.asarray(part, np.float32)) for part in parts])
+        matrix = _side_by_side([torch.from_numpy(np.asarray(part, np.float32)) for part in parts])
         rows, depth = matrix.shape
-        matrix = functional.pad(matrix, (0, 0, 0, padded(rows) - rows))
+        if rows < padded(rows):
+            matrix = functional.pad(matrix, (0, 0, 0, padded(rows) - rows))
         start = int(self._weights.data_at[index])
         target = self._weights.data[start : start + matrix.numel()]
         _PACK[self._kind](matrix, target, self._scales(index, len(matrix), depth))
@@ -138,12 +139,26 @@ def _pack_int8(matrix: Tensor, target: NDArray[np.generic], scales: NDArray[np.f
     """Symmetric, to nearest: the largest magnitude of a group becomes 127."""
     depth = matrix.shape[1]
     groups = [matrix[:, at : at + group_of(depth)] for at in range(0, depth, group_of(depth))]
-    largest = [group.abs().amax(dim=1, keepdim=True).clamp(min=1e-20) for group in groups]
-    small = [group.mul(127 / most).round_() for group, most in zip(groups, largest, strict=True)]
-    tiles = torch.cat(small, 1).to(torch.int8).view(-1, COLUMNS, depth // 2, 2).transpose(1, 2)
-    torch.from_numpy(target).view(tiles.shape).copy_(tiles)
+    largest = [_magnitude(group) for group in groups]
+    small = [_rounded(group, most) for group, most in zip(groups, largest, strict=True)]
+    # Two of the depth stay together, so they move as one number of 16 bits.
+    pairs = _side_by_side(small, 1).view(torch.int16).view(-1, COLUMNS, depth // 2)
+    tiles = pairs.transpose(1, 2)
+    torch.from_numpy(target.view(np.int16)).view(tiles.shape).copy_(tiles)
     each = (torch.cat(largest, 1) / 127).view(-1, COLUMNS, len(groups)).transpose(1, 2)
     torch.from_numpy(scales).view(each.shape).copy_(each)
+
+
+def _magnitude(group: Tensor) -> Tensor:
+    return group.abs().amax(dim=1, keepdim=True).clamp(min=1e-20)
+
+
+def _rounded(group: Tensor, largest: Tensor) -> Tensor:
+    return group.mul(127 / largest).round_().to(torch.int8)
+
+
+def _side_by_side(parts: list[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 _PACK: dict[WeightsFormat, Callable[..., None]] = {
