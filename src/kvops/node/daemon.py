@@ -20,17 +20,17 @@ import structlog
 
 from kvops import __version__, paths, registry
 from kvops.config.load import LoadedConfig
-from kvops.config.schema import Tenant
 from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
-from kvops.models.store import StoredModel, check_unchanged, evaluations_of, resolve
+from kvops.models.store import StoredModel, check_unchanged, resolve
 from kvops.node.admission import Admission
 from kvops.node.api.app import control_plane, data_plane
 from kvops.node.auth import AdminToken, TenantSalts, load_keys
 from kvops.node.listener import Listener, bind, url_of
 from kvops.node.logs import log_to
 from kvops.node.meter import Meter
-from kvops.node.preflight import check_machine, check_model, pool_plan, runs_already
+from kvops.node.orders import start_message
+from kvops.node.preflight import check_machine, check_model, runs_already
 from kvops.node.prompts import PromptReader
 from kvops.node.quality import quality_line
 from kvops.node.results import ResultStore
@@ -38,7 +38,7 @@ from kvops.node.services import Services
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
 from kvops.node.warmup import read_prefix_files, tokenize
-from kvops.node.wire import EngineInfo, KvQuota, Start, TenantLimits
+from kvops.node.wire import EngineInfo
 from kvops.units import format_bytes
 
 Report = Callable[[str, str], None]
@@ -74,7 +74,7 @@ class Daemon:
         meter = Meter()
         self._prefix_files = read_prefix_files(config)
         self._supervisor = Supervisor(
-            _start_message(loaded, model),
+            start_message(loaded.config, model),
             folder,
             stall_after=config.runtime.stall_after,
             on_step=meter.step_done,
@@ -262,38 +262,6 @@ def _context(info: EngineInfo, asked: int | None) -> str:
         origin = "the model's" if asked is None else "model.max_context_length"
         return f"{info.max_model_len} tokens: the pool holds no more ({origin}: {wanted})"
     return f"{info.max_model_len} tokens, {'as the model' if asked is None else 'as set'}"
-
-
-def _start_message(loaded: LoadedConfig, model: StoredModel) -> Start:
-    config = loaded.config
-    return Start(
-        model_path=str(model.path),
-        model_name=model.name,
-        revision=model.revision,
-        max_context_length=config.model.max_context_length,
-        weights_dtype=config.model.weights_dtype,
-        pool=pool_plan(config),
-        max_batch_size=config.runtime.max_batch_size,
-        max_batched_tokens=config.runtime.max_batched_tokens,
-        threads=config.runtime.threads,
-        device=config.runtime.device,
-        max_prefill_tokens=config.runtime.max_prefill_tokens,
-        batch_max_load=config.runtime.batch_admission.max_online_running,
-        batch_window=config.runtime.batch_window,
-        tenants={name: _limits(tenant) for name, tenant in config.tenants.items()},
-        default_tenant=_limits(config.tenant_defaults),
-        evaluations=() if model.manifest is None else evaluations_of(model.manifest),
-    )
-
-
-def _limits(tenant: Tenant) -> TenantLimits:
-    quota = tenant.kv_quota
-    return TenantLimits(
-        max_running=tenant.max_running,
-        kv_quota=KvQuota()
-        if quota is None
-        else KvQuota(blocks=quota.blocks, bytes=quota.bytes, ratio=quota.ratio),
-    )
 
 
 @contextlib.contextmanager
