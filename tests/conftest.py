@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,10 +51,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def default_model_home() -> Path:
-    """A KVOPS_HOME in which smollm2-135m is pulled; kept between runs."""
-    result = run_kvops(
-        "model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600
-    )
+    """A KVOPS_HOME in which smollm2-135m is pulled; kept between runs, one for all that run side by side."""
+    MODEL_HOME.mkdir(parents=True, exist_ok=True)
+    with (MODEL_HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run_kvops(
+            "model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600
+        )
     assert result.returncode == 0, result.stderr
     return MODEL_HOME
 
