@@ -36,6 +36,7 @@ def pulled(tiny_model: Path) -> str:
 
 def test_it_is_measured_printed_and_recorded(pulled: str) -> None:
     done = kvops("eval", pulled, "--weights", "bfloat16", "--kv", "bfloat16", *FEW, "--json")
+    assert done.stdout, f"{done.output} {done.exception!r}"
     told = json.loads(done.stdout)
     reference, rounded = told["results"]
     assert (reference["verdict"], reference["cost"], reference["recorded"]) == ("exact", 0, False)
@@ -65,7 +66,7 @@ def test_the_table_says_what_it_rests_on(pulled: str) -> None:
         "sha256",
         "depths 0, 25, 50, 75, 100 %",
     ):
-        assert words in done.stdout, done.stdout
+        assert words in done.stdout, f"{done.output} {done.exception!r}"
     steps = ("checking the files", "preparing texts", "float32 weights, float32 KV")
     assert [step in done.stderr for step in steps] == [True] * 3
     assert store.pulled(pulled).evaluations or "float32 throughout" in done.stdout
