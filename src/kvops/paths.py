@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kvops import failpoints
+
 
 def _folder(kind: str, variable: str, fallback: str) -> Path:
     home = os.environ.get("KVOPS_HOME")
@@ -67,6 +69,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        failpoints.reach("disk.rename.crash")
         os.replace(temp, path)
     except BaseException:
         temp.unlink(missing_ok=True)

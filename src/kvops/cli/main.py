@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import typer
 
-from kvops import __version__
+from kvops import __version__, failpoints
 from kvops.cli.outside import outside
 from kvops.errors import KvopsError
 
@@ -69,6 +69,7 @@ def run() -> None:
     """
     sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
     try:
+        failpoints.arm_from_environment()
         app()
     except KvopsError as error:
         report(error)

@@ -16,10 +16,8 @@ from gguf.quants import dequantize
 from kvops.errors import ModelUnsupported
 from kvops.models import bounds
 from kvops.models.gguf_header import GgufHeader, GgufTensor
-from kvops.models.layout import Array, TensorSource
+from kvops.models.layout import Array, Bytes, TensorSource, whole
 from kvops.models.spec import Family, ModelSpec, RopeScaling
-
-Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 _READABLE = frozenset(
     GGMLQuantizationType[name]
@@ -197,7 +195,7 @@ def _permuted_heads(spec: ModelSpec, name: str) -> int | None:
 
 
 def _read(data: Bytes, tensor: GgufTensor, permuted_heads: int | None) -> Array:
-    raw = data[tensor.offset : tensor.offset + tensor.n_bytes]
+    raw = whole(data[tensor.offset :][: tensor.n_bytes], tensor.n_bytes, tensor.name, "the file")
     values = _dequantize(raw, tensor)
     if permuted_heads is None:
         return values

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvops.errors import ModelCorrupt, ModelUnsupported
 from kvops.models import bounds
-from kvops.models.layout import Array, TensorSource
+from kvops.models.layout import Array, TensorSource, whole
 from kvops.models.safetensors_header import SafeTensor, read_safetensors_header
 from kvops.models.spec import Family, ModelSpec, RopeScaling
 
@@ -198,7 +198,8 @@ def _reader(path: Path, tensor: SafeTensor) -> functools.partial[Array]:
 
 
 def _read(path: Path, tensor: SafeTensor) -> Array:
-    data = np.fromfile(path, dtype=np.uint8, count=tensor.n_bytes, offset=tensor.offset)
+    read = np.fromfile(path, dtype=np.uint8, count=tensor.n_bytes, offset=tensor.offset)
+    data = whole(read, tensor.n_bytes, tensor.name, path.name)
     if tensor.dtype == "BF16":
         wide = data.view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32).reshape(tensor.shape)

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvops import failpoints
 from kvops.errors import ModelCorrupt
 from kvops.models.spec import ModelSpec
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class TensorSource(NamedTuple):
@@ -71,6 +73,20 @@ def check_tensors(spec: ModelSpec, found: Mapping[str, TensorSource], source: st
     if any(faults):
         reasons = "; ".join(fault for fault in faults if fault)
         raise ModelCorrupt(f"{source} does not fit its own description: {reasons}")
+
+
+def whole(data: Bytes, n_bytes: int, tensor: str, source: str) -> Bytes:
+    """What was read of a tensor, if it is all of it: a file may change after its header was checked.
+
+    Raises ModelCorrupt.
+    """
+    if failpoints.reach("model.read.short"):
+        data = data[:-1]
+    if data.size != n_bytes:
+        raise ModelCorrupt(
+            f"{source} gave {data.size} of the {n_bytes} bytes of tensor {tensor[:64]!r}"
+        )
+    return data
 
 
 def _named(what: str, names: list[str]) -> str:

@@ -12,8 +12,9 @@ import structlog
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from kvops import failpoints
 from kvops.errors import InternalError, RequestError
 from kvops.node.api.replies import Replies
 from kvops.node.api.shapes import Shape, usage
@@ -143,8 +144,12 @@ class _EventStream(StreamingResponse):
                 timer = asyncio.get_running_loop().call_later(LAST_WORD_SECONDS, abort)
                 at_end.callback(timer.cancel)
 
+            async def write(message: Message) -> None:
+                failpoints.reach("sse.write.epipe")
+                await send(message)
+
             self._generation.when_failed(cut_soon)
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, write)
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:

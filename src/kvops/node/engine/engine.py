@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from torch import OutOfMemoryError
 
+from kvops import failpoints
 from kvops.errors import ConfigError, NodeStartError
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.kv_map import kv_map
@@ -159,7 +160,11 @@ class Engine:
 
     def _compute(self, batch: Batch) -> list[TokenDelta]:
         """A batch without the memory for it ends, and the engine goes on."""
+        failpoints.reach("engine.step.raises")
+        failpoints.reach("engine.step.hangs")
         try:
+            if failpoints.reach("engine.allocation.fails"):
+                raise OutOfMemoryError("failpoint engine.allocation.fails")
             samples = self._runner.run(batch)
         except OutOfMemoryError:
             return [self._give_up(chunk) for chunk in batch.chunks]

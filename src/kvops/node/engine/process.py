@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvops import failpoints
 from kvops.errors import KvopsError
 from kvops.node import wire
 from kvops.node.engine.cuda.faults import GpuFault, fault_of
@@ -161,6 +162,7 @@ def main() -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("kvops-engine")
     try:
+        failpoints.arm_from_environment()
         serve(connection)
     except Closed:
         return 0

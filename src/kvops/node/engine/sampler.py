@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvops import failpoints
 from kvops.node.engine.logit_rules import apply_rules
 from kvops.node.engine.request import Request
 from kvops.node.sampling import SamplingParams
@@ -45,6 +46,8 @@ class Sampler:
 
     def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[Sample]:
         """One sample a row of `[R, vocabulary]` float32 logits, which this may overwrite."""
+        if failpoints.reach("engine.logits.nan"):
+            logits.fill_(torch.nan)
         finite = _has_numbers(logits)
         raw = _raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
