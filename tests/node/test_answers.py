@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from kvops.config.load import load_config
+from kvops.config.load import LoadedConfig, load_config
 from kvops.config.schema import NodeConfig, Runtime, Tenant
-from kvops.config.schema import ResultStore as StoreSettings
+from kvops.config.settings import Settings
 from kvops.errors import EngineRestarted, QueueFull, TenantLimit
 from kvops.models.store import resolve
 from kvops.models.tokenizer import load_tokenizer
@@ -35,11 +35,13 @@ class Bench:
     """A supervisor without a process: requests are taken, and the test says what the engine says."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **runtime: int) -> None:
+        settings = Settings(LoadedConfig(NodeConfig(runtime=Runtime(**runtime)), {}))
+        self.settings = settings
         self.meter = Meter()
         self.supervisor = Supervisor(
             _start(),
             tmp_path,
-            stall_after=30,
+            settings,
             on_step=self.meter.step_done,
             on_phase=lambda step, detail: None,
         )
@@ -49,10 +51,10 @@ class Bench:
             self.supervisor, "submit", lambda request, sink: self._take(request, sink)
         )
         self.admission = Admission(
-            NodeConfig(runtime=Runtime(**runtime)),
+            settings,
             self.supervisor,
             self.meter,
-            ResultStore(StoreSettings(), "r"),
+            ResultStore(settings, "r"),
         )
 
     def _take(self, request: Submit, sink: Sink) -> None:
@@ -157,7 +159,8 @@ async def test_a_tenants_bounds_are_its_own(
 ) -> None:
     bench = Bench(tmp_path, monkeypatch, max_batch_size=4, max_queue=100)
     limits = {"noisy": Tenant(max_running=1, max_waiting=2), "mute": Tenant(max_waiting=0)}
-    bench.admission._config = NodeConfig(runtime=bench.admission._runtime, tenants=limits)
+    config = NodeConfig(runtime=bench.settings.config.runtime, tenants=limits)
+    bench.settings.swap(LoadedConfig(config, {}))
     for name in ("a", "b", "c"):
         bench.admit(name, tenant="noisy")
     with pytest.raises(TenantLimit):

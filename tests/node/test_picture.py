@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kvops.config.load import load_config
+from kvops.config.settings import Settings
 from kvops.errors import QueueFull
 from kvops.node.sampling import SamplingParams
 from kvops.node.state import NodeView
@@ -56,8 +57,8 @@ def stats(states: ROW_STATES, *, free: int = 8, at: float | None = None) -> Engi
 
 
 def view_of(bench: Bench) -> NodeView:
-    loaded = load_config(None, {"model.name": "m"})
-    return NodeView(loaded, bench.supervisor, bench.admission, bench.meter, "m", "r")
+    settings = Settings(load_config(None, {"model.name": "m"}))
+    return NodeView(settings, bench.supervisor, bench.admission, bench.meter, "m", "r")
 
 
 async def test_a_preempted_request_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvops.config.schema import ResultStore as Settings
+from kvops.config.load import LoadedConfig
+from kvops.config.schema import NodeConfig
+from kvops.config.settings import Settings
 from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import TokenDelta
@@ -27,18 +29,23 @@ class Clock:
         return self.now
 
 
+def bounds(**store: object) -> Settings:
+    config = NodeConfig.model_validate({"runtime": {"result_store": store}})
+    return Settings(LoadedConfig(config, {}))
+
+
 def test_only_what_can_have_no_other_answer_has_a_key() -> None:
-    store = ResultStore(Settings(entries=1), "r")
+    store = ResultStore(bounds(entries=1), "r")
     drawn = msgspec.structs.replace(GREEDY, temperature=1.0)
     assert store.key((((1,), GREEDY),), 1, ())
     assert store.key((((1,), msgspec.structs.replace(drawn, seed=1)),), 1, ())
     assert store.key((((1,), drawn),), 1, ()) is None
     assert store.key((((1,), GREEDY), ((2,), drawn)), 1, ()) is None
-    assert ResultStore(Settings(), "r").key((((1,), GREEDY),), 1, ()) is None, "off by default"
+    assert ResultStore(bounds(), "r").key((((1,), GREEDY),), 1, ()) is None, "off by default"
 
 
 def test_a_key_is_all_that_decides_the_answer() -> None:
-    store = ResultStore(Settings(entries=1), "r")
+    store = ResultStore(bounds(entries=1), "r")
     prompts = (((1, 2), GREEDY),)
     keys = [
         store.key(prompts, 1, ()),
@@ -47,7 +54,7 @@ def test_a_key_is_all_that_decides_the_answer() -> None:
         store.key((((1, 3), GREEDY),), 1, ()),
         store.key((((1, 2), msgspec.structs.replace(GREEDY, max_tokens=5)),), 1, ()),
         store.key((((1,), GREEDY), ((2,), GREEDY)), 1, ()),
-        ResultStore(Settings(entries=1), "s").key(prompts, 1, ()),
+        ResultStore(bounds(entries=1), "s").key(prompts, 1, ()),
     ]
     assert len(set(keys)) == len(keys)
     assert store.key((((1, 2), GREEDY),), 1, ()) == keys[0]
@@ -55,7 +62,7 @@ def test_a_key_is_all_that_decides_the_answer() -> None:
 
 def test_bounds_of_each_tenant() -> None:
     clock = Clock()
-    store = ResultStore(Settings(entries=2, ttl="10s"), "r", clock)  # type: ignore[arg-type]
+    store = ResultStore(bounds(entries=2, ttl="10s"), "r", clock)
     for key in (b"1", b"2"):
         store.put("a", key, EVENTS)
     assert store.get("a", b"1") == EVENTS
@@ -71,7 +78,7 @@ def test_bounds_of_each_tenant() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    store = ResultStore(Settings(entries=1000, bytes=1024), "r")
+    store = ResultStore(bounds(entries=1000, bytes=1024), "r")
     large = [(0, TokenDelta(request_id="r", token_ids=(70_000,) * 300))]
     store.put("a", b"large", large)
     assert store.get("a", b"large") is None

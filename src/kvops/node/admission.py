@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from kvops.config.schema import NodeConfig
+from kvops.config.schema import Runtime
+from kvops.config.settings import Settings
 from kvops.errors import Draining, QueueFull, RequestCancelled, TenantLimit
 from kvops.node.generation import Choice, Generation
 from kvops.node.meter import Meter
@@ -66,10 +67,9 @@ class Work:
 
 class Admission:
     def __init__(
-        self, config: NodeConfig, supervisor: Supervisor, meter: Meter, results: ResultStore
+        self, settings: Settings, supervisor: Supervisor, meter: Meter, results: ResultStore
     ) -> None:
-        self._config = config
-        self._runtime = config.runtime
+        self._settings = settings
         self.results = results
         self._supervisor = supervisor
         self._meter = meter
@@ -78,6 +78,10 @@ class Admission:
         self.idle = asyncio.Event()
         """Set while no request is in flight."""
         self.idle.set()
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self._settings.config.runtime
 
     def check_open(self) -> None:
         """Raises Draining, NotReady, EngineRestarted: asked before any work is spent on a request."""
@@ -151,7 +155,7 @@ class Admission:
         return min(slots, len(behind), max(0, fitting - len(unseen)))
 
     def _check_tenant(self, tenant: str, wanted: int) -> None:
-        limits = self._config.tenant(tenant)
+        limits = self._settings.config.tenant(tenant)
         if limits.max_waiting is None:
             return
         slots = min(self._runtime.max_batch_size, limits.max_running or 1 << 30)

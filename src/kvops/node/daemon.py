@@ -20,6 +20,7 @@ import structlog
 
 from kvops import __version__, paths, registry
 from kvops.config.load import LoadedConfig
+from kvops.config.settings import Settings
 from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged, resolve
@@ -65,6 +66,7 @@ class Daemon:
     def __init__(
         self, loaded: LoadedConfig, model: StoredModel, folder: Path, report: Report
     ) -> None:
+        settings = Settings(loaded)
         config = loaded.config
         self._config = config
         self._model = model
@@ -76,19 +78,19 @@ class Daemon:
         self._supervisor = Supervisor(
             start_message(loaded.config, model),
             folder,
-            stall_after=config.runtime.stall_after,
+            settings,
             on_step=meter.step_done,
             on_phase=report,
         )
         admission = Admission(
-            config,
+            settings,
             self._supervisor,
             meter,
-            ResultStore(config.runtime.result_store, model.revision),
+            ResultStore(settings, model.revision),
         )
         self._services = Services(
-            loaded=loaded,
-            view=NodeView(loaded, self._supervisor, admission, meter, model.name, model.revision),
+            settings=settings,
+            view=NodeView(settings, self._supervisor, admission, meter, model.name, model.revision),
             admission=admission,
             supervisor=self._supervisor,
             meter=meter,
@@ -198,13 +200,17 @@ class Daemon:
         self._report("ready", f"kvops node stop --node {self._config.name} ends it")
 
     async def _drain(self) -> None:
-        admission, timeout = self._services.admission, self._config.runtime.drain_timeout
+        admission, timeout = self._services.admission, self._drain_timeout
         log.info("stopping", in_flight=admission.in_flight)
         waits = {asyncio.create_task(event.wait()) for event in (admission.idle, self._hurry)}
         await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         await self._say_last_words()
+
+    @property
+    def _drain_timeout(self) -> float:
+        return self._services.settings.config.runtime.drain_timeout
 
     async def _say_last_words(self) -> None:
         """Whoever still waits gets an error, and a moment to receive it."""
@@ -226,7 +232,7 @@ class Daemon:
 
     def _asked_to_stop(self) -> None:
         """The first time drains, the second ends at once."""
-        admission, timeout = self._services.admission, self._config.runtime.drain_timeout
+        admission, timeout = self._services.admission, self._drain_timeout
         if self._stop.is_set():
             self._report("stopping", "now, without waiting")
             self._hurry.set()

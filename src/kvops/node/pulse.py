@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from kvops.config.settings import Settings
 from kvops.node.wire import EngineStats
 
 SILENCE_AT_LEAST = 3.0
@@ -14,9 +15,8 @@ SILENCE_AT_LEAST = 3.0
 
 
 class Pulse:
-    def __init__(self, stall_after: float) -> None:
-        self._stall_after = stall_after
-        self._silence_after = max(stall_after, SILENCE_AT_LEAST)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.begin()
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class Pulse:
 
     def overdue(self, pending: bool) -> float:
         """Over 1: hung. Over 2: for so long that it is to be replaced."""
-        now = time.monotonic()
-        silent = (now - self._heard_at) / self._silence_after
-        still = (now - self._moved_at) / self._stall_after if pending else 0.0
+        now, stall_after = time.monotonic(), self._settings.config.runtime.stall_after
+        silent = (now - self._heard_at) / max(stall_after, SILENCE_AT_LEAST)
+        still = (now - self._moved_at) / stall_after if pending else 0.0
         return max(silent, still)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kvops.config.schema import ResultStore as Settings
+from kvops.config.schema import ResultStore as Bounds
+from kvops.config.settings import Settings
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import TokenDelta
 
@@ -60,9 +61,13 @@ class ResultStore:
         self._clock = clock
         self._shelves: dict[str, _Shelf] = {}
 
+    @property
+    def _bounds(self) -> Bounds:
+        return self._settings.config.runtime.result_store
+
     def key(self, prompts: Prompts, n: int, stops: tuple[str, ...]) -> bytes | None:
         """What an equal request has too; None for one whose answer is not kept."""
-        if not self._settings.entries or not all(map(_deterministic, prompts)):
+        if not self._bounds.entries or not all(map(_deterministic, prompts)):
             return None
         return hashlib.sha256(_ENCODE((self._revision, prompts, n, stops))).digest()
 
@@ -76,12 +81,13 @@ class ResultStore:
 
     def put(self, tenant: str, key: bytes, events: Events) -> None:
         """An answer larger than the bound is not kept."""
-        kept = _Kept(_ENCODE(events), self._clock() + self._settings.ttl)
-        if len(kept.events) > self._settings.bytes:
+        bounds = self._bounds
+        kept = _Kept(_ENCODE(events), self._clock() + bounds.ttl)
+        if len(kept.events) > bounds.bytes:
             return
         shelf = self._shelves.setdefault(tenant, _Shelf())
         shelf.put(key, kept)
-        while len(shelf.kept) > self._settings.entries or shelf.size > self._settings.bytes:
+        while len(shelf.kept) > bounds.entries or shelf.size > bounds.bytes:
             shelf.pop(next(iter(shelf.kept)))
 
     def flush(self) -> int:

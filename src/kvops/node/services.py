@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvops.config.load import LoadedConfig
+from kvops.config.settings import Settings
 from kvops.errors import InvalidRequest, ModelUnknown
 from kvops.node.admission import Admission
 from kvops.node.auth import KeyRing, TenantSalts
@@ -18,7 +19,7 @@ from kvops.node.wire import RANK, EngineInfo, Prefix, PriorityClass
 
 @dataclass
 class Services:
-    loaded: LoadedConfig
+    settings: Settings
     view: NodeView
     admission: Admission
     supervisor: Supervisor
@@ -35,6 +36,10 @@ class Services:
     """What the operator listed to be hot."""
     closing: bool = False
     """Set when the listeners close: endless answers end."""
+
+    @property
+    def loaded(self) -> LoadedConfig:
+        return self.settings.loaded
 
     def serving(self) -> tuple[EngineInfo, PromptReader]:
         """Raises NotReady, Draining, EngineRestarted while the node takes no requests."""

@@ -14,6 +14,7 @@ import msgspec
 
 from kvops import __version__
 from kvops.config.load import LoadedConfig
+from kvops.config.settings import Settings
 from kvops.node.admission import Admission
 from kvops.node.generation import Choice
 from kvops.node.meter import Meter
@@ -45,7 +46,7 @@ _NO_ENGINE = NotExposed("the engine is not running")
 class NodeView:
     """Read-only access to everything a snapshot, a metric or a health route is made of."""
 
-    loaded: LoadedConfig
+    settings: Settings
     supervisor: Supervisor
     admission: Admission
     meter: Meter
@@ -53,6 +54,10 @@ class NodeView:
     revision: str
     url: str = ""
     tokenizer_loaded: bool = False
+
+    @property
+    def loaded(self) -> LoadedConfig:
+        return self.settings.loaded
 
     @property
     def stats(self) -> EngineStats | None:

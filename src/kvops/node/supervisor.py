@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
+from kvops.config.settings import Settings
 from kvops.errors import (
     EngineDied,
     EngineRestarted,
@@ -73,13 +74,13 @@ class Supervisor:
         self,
         start: Start,
         folder: Path,
+        settings: Settings,
         *,
-        stall_after: float,
         on_step: Callable[[StepDone], None],
         on_phase: Callable[[str, str], None],
     ) -> None:
         self._start = start
-        self._stall_after = stall_after
+        self._settings = settings
         self._on_step = on_step
         self._on_phase = on_phase
         self._child = EngineChild(folder / "engine.log")
@@ -89,7 +90,7 @@ class Supervisor:
         self._kill_reason: RestartReason | None = None
         self._fatal: Fatal | None = None
         self._budget = RestartBudget()
-        self._pulse = Pulse(stall_after)
+        self._pulse = Pulse(settings)
         self.state: EngineState = "loading"
         self.loading_phase = "starting"
         self.info: EngineInfo | None = None
@@ -239,12 +240,13 @@ class Supervisor:
 
     async def _watch_progress(self) -> None:
         """A hung engine is first reported (`stalled`), then, after twice the time, replaced."""
-        pause = min(1.0, self._stall_after / 4)
         while True:
+            stall_after = self._settings.config.runtime.stall_after
+            pause = min(1.0, stall_after / 4)
             slept_at = time.monotonic()
             await asyncio.sleep(pause)
             # A daemon that was itself held up has not read what the engine said meanwhile.
-            punctual = time.monotonic() - slept_at < pause + self._stall_after / 2
+            punctual = time.monotonic() - slept_at < pause + stall_after / 2
             if punctual and self.state == "ready" and self._pulse.overdue(self.work_pending) > 2:
                 self._kill_reason = "stalled"
                 self._child.kill()

@@ -38,6 +38,6 @@ def _bare(title: str, services: Services) -> FastAPI:
         title=title, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.services = services
-    app.state.limits = services.loaded.config.limits
+    app.state.settings = services.settings
     problems.install(app)
     return app

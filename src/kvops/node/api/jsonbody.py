@@ -65,7 +65,7 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """Loads the body under `app.state.limits` first, so that validation only ever sees bounded, strict JSON."""
+    """Loads the body under the limits of `app.state.settings` first: validation only ever sees bounded, strict JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -74,7 +74,7 @@ class JsonRoute(APIRoute):
             if self.body_field is None:
                 return await handle(request)
             bounded = JsonRequest(request.scope, request.receive)
-            await bounded.load(request.app.state.limits)
+            await bounded.load(request.app.state.settings.config.limits)
             return await handle(bounded)
 
         return handler
