@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import structlog
 
-from kvops import __version__, paths, registry
+from kvops import __version__, failpoints, paths, registry
 from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.errors import KvopsError
@@ -55,6 +55,9 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
     os.umask(0o077)
     folder = paths.make_private(registry.node_dir(loaded.config.name))
     with _lock(folder, loaded.config.name), _logged(registry.log_file(loaded.config.name)):
+        if points := ", ".join(failpoints.armed()):
+            log.warning("failpoints_on", points=points)
+            report("FAILPOINTS ON", f"{points}: faults on purpose")
         machine = check_machine(loaded.config)
         model = resolve(loaded.config.model.name)
         check_model(loaded.config, model.path)
