@@ -15,6 +15,7 @@ KvopsError
 │   ├── NodeProtocolError
 │   ├── NodeStartError
 │   └── EngineDied
+├── AuditBroken             an audit is not as it was written                exit 1
 ├── LoadRunError            a load run could not be made                     exit 1
 └── RequestError            an HTTP request is answered with an error object (design §6)
     ├── InvalidRequest            400 invalid_request
@@ -35,6 +36,7 @@ KvopsError
     ├── NotReady                  503 not_ready
     ├── Draining                  503 draining
     ├── EngineRestarted           503 engine_restarted
+    ├── AuditUnavailable          503 audit_unavailable
     ├── RequestTimeout            504 request_timeout
     ├── TemplateTimeout           500 template_timeout
     └── InternalError             500 internal_error
@@ -128,6 +130,11 @@ class NodeStartError(NodeError):
 
 class EngineDied(NodeError):
     code = "engine_died"
+
+
+class AuditBroken(KvopsError):
+    code = "audit_broken"
+    default_hint = "keep the files as they are: somebody changed them, or the disk did"
 
 
 class LoadRunError(KvopsError):
@@ -270,6 +277,14 @@ class EngineRestarted(RequestError):
     code = "engine_restarted"
     status = 503
     retry_after = 10
+
+
+class AuditUnavailable(RequestError):
+    """The audit cannot be written, and the node is told not to serve without it."""
+
+    code = "audit_unavailable"
+    status = 503
+    retry_after = 5
 
 
 class RequestTimeout(RequestError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kvops.units import parse_duration, parse_size
 
@@ -159,6 +159,63 @@ class Warmup(Section):
     list of messages (.json)."""
 
 
+class Logging(Section):
+    """The node's own log and what its engine process writes."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Of kvops. Libraries are heard from `warning` on, without the values that they speak of."""
+    max_bytes: Annotated[Bytes, Field(ge=2**16, le=2**30)] = 10 * 2**20
+    """A file that would grow past it is put aside."""
+    total_bytes: Annotated[Bytes, Field(ge=2**18, le=2**40)] = 64 * 2**20
+    """Of all log files of the node together, at least 4 times max_bytes; the oldest put aside go first."""
+
+    @model_validator(mode="after")
+    def _room_for_old_ones(self) -> Self:
+        if self.total_bytes < 4 * self.max_bytes:
+            raise ValueError(f"total_bytes is under 4 × max_bytes, {4 * self.max_bytes}")
+        return self
+
+
+class Audit(Section):
+    """A line for each decision on a request and each act of an operator, chained by hashes."""
+
+    enabled: bool = True
+    on_full: Literal["fail_open", "fail_closed"] = "fail_open"
+    """While it cannot be written: serve, and count what is lost; or refuse requests with 503 audit_unavailable."""
+    max_bytes: Annotated[Bytes, Field(ge=2**16, le=2**30)] = 64 * 2**20
+    """Of one file."""
+    keep: Annotated[int, Field(ge=2, le=10_000)] = 16
+    """Files; the oldest goes first."""
+
+
+class AlertChannel(Section):
+    """One receiver. Its URL is a secret: it is read from a file or the environment, and is in no setting."""
+
+    kind: Literal["webhook", "apprise"] = "webhook"
+    """webhook: what Alertmanager posts (version 4). apprise: any service that apprise knows."""
+    url_file: Path | None = None
+    """Holds the URL on one line, 0600. Default: KVOPS_ALERT_URL_<NAME>, or the file in KVOPS_ALERT_URL_<NAME>_FILE."""
+    timeout: Annotated[Seconds, Field(gt=0, le=120)] = 10.0
+    """Of one attempt."""
+
+
+class Alerts(Section):
+    enabled: bool = True
+    interval: Annotated[Seconds, Field(ge=0.5, le=300)] = 2.0
+    """Between two looks at the node."""
+    repeat: Annotated[Seconds, Field(ge=60, le=30 * 86400)] = 4 * 3600.0
+    """How often a receiver is told again of an alert that goes on and that nobody acknowledged."""
+    give_up_after: Annotated[Seconds, Field(ge=60, le=30 * 86400)] = 86400.0
+    """A message that no attempt could deliver for so long is dropped, and counted as failed."""
+    rules_file: Path | None = None
+    """YAML list of rules. One of the same name as a built-in rule takes its place."""
+    rules: Annotated[tuple[dict[str, Any], ...], Field(max_length=200)] = ()
+    """The same, here; stronger than those of the file."""
+    disabled: tuple[str, ...] = ()
+    """Names of rules that are left out."""
+    channels: Annotated[dict[Name, AlertChannel], Field(max_length=16)] = {}
+
+
 class NodeConfig(Section):
     name: Annotated[
         str,
@@ -176,6 +233,9 @@ class NodeConfig(Section):
     """For each tenant that is not in `tenants`."""
     warmup: Warmup = Warmup()
     limits: Limits = Limits()
+    alerts: Alerts = Alerts()
+    logging: Logging = Logging()
+    audit: Audit = Audit()
 
     def tenant(self, name: str) -> Tenant:
         return self.tenants.get(name, self.tenant_defaults)
