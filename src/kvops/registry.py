@@ -27,6 +27,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     started_at: float
     version: str
+    api_keys_file: str | None = None
+    """What the node takes its keys from; None where it has none, or not from a file."""
 
     def alive(self) -> bool:
         try:

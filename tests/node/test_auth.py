@@ -33,7 +33,6 @@ def test_without_keys_everyone_is_the_default_tenant() -> None:
 
 def test_keys_of_a_file(tmp_path: Path) -> None:
     ring = load_keys(write_keys(tmp_path / "keys.yaml", [row("a"), row("b", "other")]))
-    assert len(ring) == 2
     caller = ring.identify("Bearer key-b")
     assert (caller.tenant, caller.key_id) == ("other", "b")
 
@@ -57,7 +56,6 @@ def test_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.parametrize(
     "rows",
     [
-        [],
         {},
         "x",
         [{"id": "a"}],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kvops.node import listener
+from kvops.node import protocol
 from kvops.node.api import answers
 from kvops.node.listener import Listener, bind
 from tests.node.test_answers import Bench
@@ -69,7 +69,7 @@ async def test_the_deadline_of_a_request_covers_the_sending(
 
 
 async def test_a_finished_answer_that_nobody_takes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SEND_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "SEND_SECONDS", 0.1)
     done = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +83,7 @@ async def test_a_finished_answer_that_nobody_takes_is_cut(monkeypatch: pytest.Mo
 
 
 async def test_a_slow_reader_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(protocol, "SEND_SECONDS", 0.5)
     size = 3 * 2**20
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

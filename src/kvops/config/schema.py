@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    model_validator,
+)
 
 from kvops.units import parse_duration, parse_size
 
@@ -23,6 +30,21 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Tls(Section):
+    """Both or neither; read again when they change."""
+
+    cert: Path | None = None
+    """PEM: the certificate, then those that lead to its root."""
+    key: Path | None = None
+    """PEM, without a password, not readable by everyone."""
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("TLS needs a cert and a key")
+        return self
+
+
 class Server(Section):
     host: str = "127.0.0.1"
     """Address of the data plane. Any but a loopback address asks for API keys."""
@@ -31,7 +53,12 @@ class Server(Section):
     control_host: str = "127.0.0.1"
     control_port: Port = 8001
     api_keys_file: Path | None = None
-    """YAML list of `{id, tenant, sha256}`; the keys themselves are nowhere on disk."""
+    """YAML list of `{id, tenant, sha256}` (`kvops keys`); the keys themselves are nowhere on disk."""
+    allow_networks: Annotated[tuple[IPvAnyNetwork, ...], Field(max_length=256)] = ()
+    """Only clients of these networks may connect to the data plane; empty: any. By the address of the connection,
+    whatever a header says."""
+    tls: Tls = Tls()
+    """HTTPS on the data plane."""
 
 
 class Model(Section):
@@ -104,7 +131,29 @@ class Runtime(Section):
     drain_timeout: Annotated[Seconds, Field(ge=0, le=86400)] = 30.0
     """How long a stopping node waits for requests in flight."""
     stall_after: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
-    """Work pending and no step finished, or no sign of life, for so long: /livez says 503; twice that, a new engine."""
+    """Work pending and no step finished, or no sign of life, for so long: /livez says 503; a second later, a new engine."""
+
+
+class Restart(Section):
+    """How a dead engine is replaced."""
+
+    budget: Annotated[int, Field(ge=0, le=1000)] = 5
+    """Restarts within `window`; one more, and the node exits with 1."""
+    window: Annotated[Seconds, Field(gt=0, le=30 * 86400)] = 600.0
+    backoff: Annotated[Seconds, Field(ge=0, le=3600)] = 0.5
+    """Pause before the first restart within the window; each further one takes twice as long."""
+    backoff_max: Annotated[Seconds, Field(ge=0, le=3600)] = 30.0
+
+
+class Quarantine(Section):
+    """Requests of a shape (tenant, lengths, parameters) that was in flight when engines died are refused."""
+
+    crashes: Annotated[int, Field(ge=2, le=1000)] = 2
+    """So many, with no other shape in as many."""
+    window: Annotated[Seconds, Field(gt=0, le=30 * 86400)] = 3600.0
+    """A crash counts for so long."""
+    ttl: Annotated[Seconds, Field(gt=0, le=365 * 86400)] = 86400.0
+    """So long a shape is refused, unless an operator clears it."""
 
 
 class Limits(Section):
@@ -232,6 +281,8 @@ class NodeConfig(Section):
     tenant_defaults: Tenant = Tenant()
     """For each tenant that is not in `tenants`."""
     warmup: Warmup = Warmup()
+    restart: Restart = Restart()
+    quarantine: Quarantine = Quarantine()
     limits: Limits = Limits()
     alerts: Alerts = Alerts()
     logging: Logging = Logging()

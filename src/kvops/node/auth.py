@@ -5,34 +5,25 @@ Secrets are compared as SHA-256 digests, in constant time, over all of them with
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
 import secrets
 import stat
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Protocol
 
 from kvops import paths
 from kvops.errors import ConfigError, InvalidApiKey
+from kvops.node.keys.file import ApiKey, digest_of, read_keys, timestamp
 
-MAX_KEYS = 10_000
 DEFAULT_TENANT = "default"
 _SECRET_BYTES = 32
 _SECRET = re.compile(r"[!-~]{43,}")
 """As long as the secrets made here, in characters that a header can carry."""
-
-
-@dataclass(frozen=True)
-class ApiKey:
-    id: str
-    tenant: str
-    digest: bytes
-    """SHA-256 of the key."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +32,48 @@ class Caller:
     key_id: str | None
 
 
+class Identifies(Protocol):
+    def identify(self, authorization: str | None) -> Caller:
+        """The caller behind an `Authorization` header. Raises InvalidApiKey."""
+
+
+class NoKeys:
+    """No keys are configured: the node listens on loopback only, and everyone is tenant `default`."""
+
+    def identify(self, authorization: str | None) -> Caller:
+        return Caller(DEFAULT_TENANT, None)
+
+
 class KeyRing:
-    """The API keys of a node. Empty: the node listens on loopback only and everyone is tenant `default`."""
+    """The API keys of a node. An empty ring lets nobody in: all of its keys were revoked."""
 
-    def __init__(self, keys: list[ApiKey]) -> None:
-        self._keys = keys
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
+        self._keys = tuple(keys)
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        return self._keys
+
+    def replace(self, keys: Sequence[ApiKey]) -> None:
+        """All at once: a request sees the ring before or the ring after, never a part of either."""
+        self._keys = tuple(keys)
 
     def identify(self, authorization: str | None) -> Caller:
         """The caller behind an `Authorization` header. Raises InvalidApiKey."""
-        if not self._keys:
-            return Caller(DEFAULT_TENANT, None)
         presented = bearer(authorization)
         if presented is None:
             raise InvalidApiKey(
                 "no API key was sent.", hint="Send the header `Authorization: Bearer <key>`."
             )
-        digest = _digest(presented)
+        digest = digest_of(presented)
         found: ApiKey | None = None
         for key in self._keys:
             if hmac.compare_digest(key.digest, digest):
                 found = key
         if found is None:
             raise InvalidApiKey("the API key is not known to this node.")
+        if found.expires is not None and found.expired(time.time()):
+            raise InvalidApiKey(f"the API key expired at {timestamp(found.expires)}.")
         return Caller(found.tenant, found.id)
 
 
@@ -73,11 +81,11 @@ class AdminToken:
     """The token of the control plane: made once, kept in the node's folder with mode 0600."""
 
     def __init__(self, file: Path) -> None:
-        self._digest = _digest(_kept_secret(file))
+        self._digest = digest_of(_kept_secret(file))
 
     def accepts(self, authorization: str | None) -> bool:
         presented = bearer(authorization)
-        return presented is not None and hmac.compare_digest(self._digest, _digest(presented))
+        return presented is not None and hmac.compare_digest(self._digest, digest_of(presented))
 
 
 class TenantSalts:
@@ -96,69 +104,30 @@ def bearer(authorization: str | None) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def load_keys(file: Path | None) -> KeyRing:
-    """Keys of `server.api_keys_file`, else of KVOPS_API_KEYS or KVOPS_API_KEYS_FILE. Raises ConfigError."""
-    plain, pointed = os.environ.get("KVOPS_API_KEYS"), os.environ.get("KVOPS_API_KEYS_FILE")
-    sources = [name for name, value in (("server.api_keys_file", file), ("KVOPS_API_KEYS", plain),
+def keys_file(configured: Path | None) -> Path | None:
+    """`server.api_keys_file`, else what KVOPS_API_KEYS_FILE names. Raises ConfigError for keys from two places."""
+    pointed = os.environ.get("KVOPS_API_KEYS_FILE")
+    plain = os.environ.get("KVOPS_API_KEYS")
+    sources = [name for name, value in (("server.api_keys_file", configured), ("KVOPS_API_KEYS", plain),
                                         ("KVOPS_API_KEYS_FILE", pointed)) if value]  # fmt: skip
     if len(sources) > 1:
         raise ConfigError(f"API keys come from {' and '.join(sources)}", hint="leave one of them")
-    if plain:
-        return KeyRing(_plain_keys(plain))
-    if file is not None or pointed:
-        return KeyRing(_read_keys(file or Path(str(pointed))))
-    return KeyRing([])
+    return configured or (Path(pointed) if pointed else None)
+
+
+def load_keys(configured: Path | None) -> KeyRing | NoKeys:
+    """Keys of the keys file, else of KVOPS_API_KEYS. Raises ConfigError."""
+    file, plain = keys_file(configured), os.environ.get("KVOPS_API_KEYS")
+    if file is not None:
+        return KeyRing(read_keys(file))
+    return KeyRing(_plain_keys(plain)) if plain else NoKeys()
 
 
 def _plain_keys(text: str) -> list[ApiKey]:
     keys = [part.strip() for part in text.split(",") if part.strip()]
     if not keys:
         raise ConfigError("KVOPS_API_KEYS holds no key", hint="separate keys by commas")
-    return [ApiKey(f"env-{at}", DEFAULT_TENANT, _digest(key)) for at, key in enumerate(keys)]
-
-
-def _read_keys(file: Path) -> list[ApiKey]:
-    try:
-        mode = stat.S_IMODE(file.stat().st_mode)
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the API keys file {file}: {error.strerror}") from None
-    if mode & 0o007:
-        raise ConfigError(
-            f"{file} is readable by everyone (mode {mode:04o})", hint=f"chmod 600 {file}"
-        )
-    try:
-        rows = yaml.safe_load(data)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        raise ConfigError(f"{file} is not valid YAML") from None
-    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_KEYS:
-        raise ConfigError(
-            f"{file} is no list of 1 to {MAX_KEYS} keys", hint="rows are {id, tenant, sha256}"
-        )
-    keys = [_read_row(row, f"{file} row {at + 1}") for at, row in enumerate(rows)]
-    if len({key.id for key in keys}) < len(keys):
-        raise ConfigError(f"{file} names a key id twice")
-    return keys
-
-
-def _read_row(row: Any, where: str) -> ApiKey:
-    if not isinstance(row, dict) or set(row) != {"id", "tenant", "sha256"}:
-        raise ConfigError(f"{where} is not {{id, tenant, sha256}}")
-    if not all(isinstance(value, str) and 0 < len(value) <= 128 for value in row.values()):
-        raise ConfigError(f"{where}: id, tenant and sha256 are texts of 1 to 128 characters")
-    try:
-        digest = bytes.fromhex(row["sha256"])
-    except ValueError:
-        digest = b""
-    if len(digest) != 32:
-        raise ConfigError(f"{where}: sha256 is not 64 hex digits", hint="printf %s KEY | sha256sum")
-    if digest == _digest(""):
-        raise ConfigError(f"{where}: sha256 is that of an empty key", hint="was $KEY set?")
-    return ApiKey(row["id"], row["tenant"], digest)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    return [ApiKey(f"env-{at}", DEFAULT_TENANT, digest_of(key)) for at, key in enumerate(keys)]
 
 
 def _kept_secret(file: Path) -> str:

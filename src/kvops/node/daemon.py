@@ -24,16 +24,18 @@ from kvops.config.settings import Settings
 from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged, resolve
+from kvops.node.access import Access
 from kvops.node.admission import Admission
 from kvops.node.api.app import control_plane, data_plane
-from kvops.node.auth import AdminToken, TenantSalts, load_keys
-from kvops.node.listener import Listener, bind, url_of
+from kvops.node.auth import AdminToken, TenantSalts
+from kvops.node.listener import CONTROL_CONNECTIONS, Listener, bind, url_of
 from kvops.node.logs import log_to
 from kvops.node.meter import Meter
 from kvops.node.orders import start_message
 from kvops.node.preflight import check_machine, check_model, runs_already
 from kvops.node.prompts import PromptReader
 from kvops.node.quality import quality_line
+from kvops.node.quarantine import Quarantine
 from kvops.node.results import ResultStore
 from kvops.node.services import Services
 from kvops.node.state import NodeView
@@ -77,6 +79,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         meter = Meter()
+        self._access = Access(config.server)
         self._prefix_files = read_prefix_files(config)
         self._supervisor = Supervisor(
             start_message(loaded.config, model),
@@ -84,12 +87,14 @@ class Daemon:
             settings,
             on_step=meter.step_done,
             on_phase=report,
+            on_lost=lambda reason: self._services.admission.engine_lost(reason),
         )
         admission = Admission(
             settings,
             self._supervisor,
             meter,
             ResultStore(settings, model.revision),
+            Quarantine(folder / "quarantine.json", settings),
         )
         self._services = Services(
             settings=settings,
@@ -97,7 +102,7 @@ class Daemon:
             admission=admission,
             supervisor=self._supervisor,
             meter=meter,
-            keys=load_keys(config.server.api_keys_file),
+            keys=self._access.keys,
             salts=TenantSalts(folder / "tenant.secret"),
             model_name=model.name,
             shut_down=self._asked_to_stop,
@@ -110,6 +115,7 @@ class Daemon:
         self._handle_signals()
         listeners = self._listen()
         serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
+        watch = asyncio.create_task(self._access.watch())
         reader = asyncio.create_task(asyncio.to_thread(PromptReader.load, self._model.path))
         engine = asyncio.create_task(self._run_engine(reader))
         try:
@@ -117,6 +123,7 @@ class Daemon:
             await self._serve(engine, reader, serving)
         finally:
             self._services.closing = True
+            watch.cancel()
             for listener in listeners:
                 listener.should_exit = True
             await asyncio.gather(*serving, return_exceptions=True)
@@ -130,15 +137,18 @@ class Daemon:
         control = bind(
             server.control_host, server.control_port, "server.control_port (--control-port)"
         )
-        self._services.view.url, self._control_url = url_of(data), url_of(control)
+        self._services.view.url = url_of(data, self._access.scheme)
+        self._control_url = url_of(control)
         port = control.getsockname()[1]
         self._report("data plane", self._services.view.url)
         self._report("control plane", self._control_url)
         control_app = control_plane(self._services, self._token, server.control_host, port)
-        return [
-            Listener(data_plane(self._services), data),
-            Listener(control_app, control, connections=64),
-        ]
+        listeners = {
+            "data": self._access.listener(data_plane(self._services), data),
+            "control": Listener(control_app, control, connections=CONTROL_CONNECTIONS),
+        }
+        self._access.measure(self._services.meter.registry, listeners)
+        return list(listeners.values())
 
     async def _run_engine(self, reader: asyncio.Task[PromptReader]) -> None:
         """Listed prefixes are part of what an engine starts with, so that each restart has them too."""
@@ -257,6 +267,7 @@ class Daemon:
             model=self._model.name,
             started_at=self._services.started_at,
             version=__version__,
+            api_keys_file=self._access.keys_file,
         )
 
 

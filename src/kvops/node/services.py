@@ -9,7 +9,7 @@ from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.errors import InvalidRequest, ModelUnknown
 from kvops.node.admission import Admission
-from kvops.node.auth import KeyRing, TenantSalts
+from kvops.node.auth import Identifies, TenantSalts
 from kvops.node.meter import Meter
 from kvops.node.prompts import PromptReader
 from kvops.node.state import NodeView
@@ -24,7 +24,7 @@ class Services:
     admission: Admission
     supervisor: Supervisor
     meter: Meter
-    keys: KeyRing
+    keys: Identifies
     salts: TenantSalts
     model_name: str
     shut_down: Callable[[], None]

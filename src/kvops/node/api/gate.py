@@ -21,7 +21,7 @@ from kvops.errors import (
     TooLarge,
 )
 from kvops.node.api.problems import log_defect, respond
-from kvops.node.auth import AdminToken, KeyRing
+from kvops.node.auth import AdminToken, Identifies
 
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 128
@@ -116,7 +116,7 @@ def new_request_id() -> str:
     return f"req-{secrets.token_hex(12)}"
 
 
-def by_api_key(keys: KeyRing) -> Callable[[Scope, Headers], None]:
+def by_api_key(keys: Identifies) -> Callable[[Scope, Headers], None]:
     """All but reading the four public routes needs a key, unknown paths too."""
 
     def admit(scope: Scope, headers: Headers) -> None:
