@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -68,6 +69,11 @@ def resolve(
         token=token or _read_secret(registry.token_file(record.name)),
         api_key=api_key,
     )
+
+
+def trust(url: str) -> ssl.SSLContext | bool:
+    """Whom a client of `url` believes, as httpx's `verify`: SSL_CERT_FILE or SSL_CERT_DIR, else the system's roots."""
+    return ssl.create_default_context() if url.startswith("https:") else False
 
 
 def check(text: str) -> None:

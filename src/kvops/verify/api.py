@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from kvops.errors import NodeProtocolError
-from kvops.telemetry.targets import Target
+from kvops.telemetry.targets import Target, trust
 from kvops.units import format_duration
 
 MAX_BODY = 32 * 2**20
@@ -62,7 +62,7 @@ class Api:
         self._headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         self._http = httpx.AsyncClient(
             base_url=target.url,
-            verify=target.url.startswith("https:"),
+            verify=trust(target.url),
             timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
             trust_env=False,
         )

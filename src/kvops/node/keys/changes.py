@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import secrets
 import time
@@ -117,6 +118,7 @@ def _edited(file: Path) -> Iterator[list[ApiKey]]:
     """The rows, written back whole when the block ends well. Two who edit at once come one after the other."""
     paths.make_private(file.absolute().parent)
     with file.with_name(f".{file.name}.lock").open("a") as lock:
+        os.fchmod(lock.fileno(), 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = read_keys(file) if file.exists() else []
         yield keys

@@ -90,7 +90,11 @@ def _read_private(file: Path) -> bytes:
             mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
             data = handle.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read the API keys file {file}: {error.strerror}") from None
+        missing = isinstance(error, FileNotFoundError)
+        raise ConfigError(
+            f"cannot read the API keys file {file}: {error.strerror}",
+            hint=f"kvops keys create --file {file} makes one" if missing else "",
+        ) from None
     if mode & 0o007:
         raise ConfigError(
             f"{file} is readable by everyone (mode {mode:04o})", hint=f"chmod 600 {file}"

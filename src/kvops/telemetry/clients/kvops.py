@@ -19,7 +19,7 @@ from kvops.telemetry.snapshot import (
     NotExposed,
     Reading,
 )
-from kvops.telemetry.targets import Target
+from kvops.telemetry.targets import Target, trust
 
 MAX_REPLY = 8 * 2**20
 """Bytes. A snapshot with a thousand requests is about 300 KB."""
@@ -58,7 +58,7 @@ class KvopsClient:
         # No proxy from the environment: the admin token goes to the node and nowhere else.
         self._http = httpx.AsyncClient(
             headers={"Accept-Encoding": "identity"} | token,
-            verify=self._base.startswith("https://"),
+            verify=trust(self._base),
             trust_env=False,
             timeout=timeout,
             limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
