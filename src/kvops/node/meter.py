@@ -9,7 +9,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 
 from kvops.node.wire import StepDone
-from kvops.telemetry.snapshot import LatencyWindow, Traffic
+from kvops.telemetry.snapshot import CLIENT_FAULTS, TTFT_BOUNDS, LatencyWindow, Traffic
 from kvops.telemetry.window import RateWindow, SlidingWindow
 
 Outcome = Literal["stop", "length", "cancelled", "timeout", "error"]
@@ -17,27 +17,19 @@ OUTCOMES: tuple[Outcome, ...] = ("stop", "length", "cancelled", "timeout", "erro
 LATENCY_WINDOW = 300.0
 RATE_WINDOW = 30
 
-CLIENT_FAULTS = frozenset(
-    {
-        "invalid_request", "context_length_exceeded", "invalid_api_key", "model_not_found", "not_found",
-        "method_not_allowed", "body_timeout", "too_large", "forbidden",
-    }
-)  # fmt: skip
-"""Rejections that no change of the node would have turned into an answer: counted, but no sign of trouble here."""
-
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SLOW = TTFT_BOUNDS
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
+
+_TIERS = ((1024, "0-1k"), (4096, "1k-4k"), (16384, "4k-16k"))
+_LONGEST = "16k+"
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def tier(prompt_tokens: int) -> str:
     """The length class of a prompt: latencies of short and long prompts do not belong into one histogram."""
-    for bound, name in ((1024, "0-1k"), (4096, "1k-4k"), (16384, "4k-16k")):
-        if prompt_tokens <= bound:
-            return name
-    return "16k+"
+    return next((name for bound, name in _TIERS if prompt_tokens <= bound), _LONGEST)
 
 
 class Meter:
@@ -67,6 +59,9 @@ class Meter:
         self.ttft = histogram(
             "time_to_first_token_seconds", "Request received to first token.", _SLOW, ("tier",)
         )
+        # A series that starts with its first request hides that request from a rate.
+        for name in (*(name for _, name in _TIERS), _LONGEST):
+            self.ttft.labels(name)
         self.gap = histogram(
             "inter_token_latency_seconds", "Time between two tokens of a request.", _FAST
         )
@@ -161,4 +156,13 @@ class Meter:
             generation_tokens_per_second=self._generation_rate.total(now) / window,
             requests_per_second=requests / window,
             error_ratio=self._bad.total(now) / requests if requests else None,
+            first_tokens_within=self._first_tokens_within(),
         )
+
+    def _first_tokens_within(self) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for sample in next(iter(self.ttft.collect())).samples:
+            if sample.name.endswith("_bucket"):
+                within = counts.setdefault(sample.labels["tier"], {})
+                within[sample.labels["le"]] = int(sample.value)
+        return counts

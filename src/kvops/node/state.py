@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -18,9 +19,11 @@ from kvops.config.settings import Settings
 from kvops.node.admission import Admission
 from kvops.node.generation import Choice
 from kvops.node.meter import Meter
-from kvops.node.supervisor import Supervisor
+from kvops.node.supervisor import RestartReason, Supervisor
+from kvops.node.upkeep import upkeep
 from kvops.node.wire import EngineInfo, EngineStats
 from kvops.telemetry.snapshot import (
+    AlertsState,
     Gpu,
     Known,
     KvUsage,
@@ -42,6 +45,10 @@ T = TypeVar("T")
 _NO_ENGINE = NotExposed("the engine is not running")
 
 
+def _no_alerts() -> Reading[AlertsState]:
+    return NotExposed("no alerts are evaluated yet")
+
+
 @dataclass
 class NodeView:
     """Read-only access to everything a snapshot, a metric or a health route is made of."""
@@ -54,6 +61,7 @@ class NodeView:
     revision: str
     url: str = ""
     tokenizer_loaded: bool = False
+    alerts: Callable[[], Reading[AlertsState]] = _no_alerts
 
     @property
     def loaded(self) -> LoadedConfig:
@@ -107,6 +115,8 @@ class NodeView:
             gpus=self.gpus(),
             tenants=self._joined(self.tenants(), now),
             requests=self._joined(self.requests(), now),
+            upkeep=upkeep(),
+            alerts=self.alerts(),
         )
 
     def _as_of(self, now: float) -> float:
@@ -140,6 +150,10 @@ class NodeView:
             work_pending=self.supervisor.work_pending,
             engine_restarts=self.supervisor.restarts.total(),
             invariant_violations=total.invariant_violations,
+            quarantined=self.admission.quarantine.quarantined,
+            restarts_by_reason={
+                why: self.supervisor.restarts[why] for why in get_args(RestartReason)
+            },
         )
 
     def tenants(self) -> tuple[TenantUsage, ...]:

@@ -30,6 +30,16 @@ class NotExposed(msgspec.Struct, frozen=True, tag="not_exposed", tag_field="read
 
 Reading: TypeAlias = Known[T] | NotExposed
 
+CLIENT_FAULTS = frozenset(
+    {
+        "invalid_request", "context_length_exceeded", "invalid_api_key", "model_not_found", "not_found",
+        "method_not_allowed", "body_timeout", "too_large", "forbidden",
+    }
+)  # fmt: skip
+"""Rejections that no change of the node would have turned into an answer: counted, but no sign of trouble there."""
+TTFT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # fmt: skip
+"""Seconds: the bounds by which first tokens are counted."""
+
 NodeState = Literal["loading", "ready", "draining", "stalled", "restarting", "stopping", "failed"]
 RequestState = Literal["waiting", "prefill", "decode", "preempted"]
 
@@ -148,6 +158,9 @@ class Traffic(msgspec.Struct, frozen=True):
     error_ratio: float | None
     """Requests of the window that the node failed or turned away, over all; None without requests. A request
     that is wrong by itself (400, 401, 404, 413 …) is not the node's failure."""
+    first_tokens_within: dict[str, dict[str, int]] = {}
+    """By tier of prompt length, then by bound in seconds (`"5.0"`; `"+Inf"`: all): requests since start whose first
+    token came within it. Empty where an engine does not tell."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -159,6 +172,10 @@ class Progress(msgspec.Struct, frozen=True):
     engine_restarts: int
     invariant_violations: int
     """Block pool invariants found broken; anything but 0 is a defect."""
+    restarts_by_reason: dict[str, int] = {}
+    """Adds up to `engine_restarts`. Empty where an engine does not tell."""
+    quarantined: int | None = None
+    """Request shapes that are refused because engines died with them; None where there is no such thing."""
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -196,6 +213,43 @@ class RequestRow(msgspec.Struct, frozen=True):
     preemptions: int
 
 
+class Upkeep(msgspec.Struct, frozen=True):
+    """What the node itself needs to go on telling the truth: its log and its disk."""
+
+    log_dropped: int
+    """Log lines that could not be kept, since start."""
+    disk_free: int
+    disk_total: int
+    """Of the file system that holds the node's state folder."""
+
+
+class ActiveAlert(msgspec.Struct, frozen=True):
+    rule: str
+    severity: Literal["info", "warning", "critical"]
+    phase: Literal["pending", "firing"]
+    since: float
+    """Unix seconds at which it entered the phase."""
+    summary: str
+    remedy: str
+    silenced: bool
+    acknowledged: bool
+
+
+class AlertsState(msgspec.Struct, frozen=True):
+    """What the node's own rules say, and whether anybody could be told."""
+
+    evaluated_at: float
+    rules: tuple[str, ...]
+    """Names of all that are evaluated."""
+    active: tuple[ActiveAlert, ...]
+    deliveries: dict[str, dict[str, int]]
+    """By channel, then by outcome (`delivered`, `retried`, `failed`): attempts since the node started."""
+    oldest_undelivered_seconds: float
+    """Age of the oldest message that a channel has not taken yet; 0 when there is none."""
+    drill: str = ""
+    """Nonce of the delivery drill that is on."""
+
+
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     node: str
@@ -219,6 +273,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Reading[tuple[Gpu, ...]]
     tenants: Reading[tuple[TenantUsage, ...]]
     requests: Reading[tuple[RequestRow, ...]]
+    upkeep: Reading[Upkeep] = NotExposed("not told by this node")
+    alerts: Reading[AlertsState] = NotExposed("this node evaluates no alerts")
 
 
 class KvMap(msgspec.Struct, frozen=True):
