@@ -1,4 +1,5 @@
-"""One engine process and the socket to it. It is its own session (Ctrl-C is the daemon's) and dies with the daemon."""
+"""One engine process, the socket to it and what it writes. It is its own session (Ctrl-C is the daemon's) and dies
+with the daemon. Its output goes through the daemon's log writer, which keeps it within bounds."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvops.errors import EngineDied
+from kvops.node import logs
 from kvops.node.wire import Stop, ToEngine, frame
-from kvops.paths import make_private
 
 _READ_SIZE = 1 << 18
-_LOG_BOUND = 1 << 20
+_LONGEST_LINE = 1 << 14
 _END_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -27,6 +29,7 @@ class EngineChild:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._output = _Output(log)
 
     @property
     def pid(self) -> int | None:
@@ -39,24 +42,24 @@ class EngineChild:
     async def spawn(self) -> None:
         """Raises EngineDied if no process can be made."""
         ours, theirs = socket.socketpair()
-        make_private(self.log.parent)
-        if self.log.exists() and self.log.stat().st_size > _LOG_BOUND:
-            self.log.unlink()
         command = [sys.executable, "-m", "kvops.node.engine.process", "--fd", str(theirs.fileno())]
+        said, saying = socket.socketpair()
         try:
-            with self.log.open("ab") as output, theirs:
+            with saying, theirs:
                 self._process = await asyncio.create_subprocess_exec(
                     *command,
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
+                    stdout=saying.fileno(),
+                    stderr=saying.fileno(),
                     start_new_session=True,
                     preexec_fn=_die_with_parent(),
                 )
         except OSError as error:
             ours.close()
+            said.close()
             raise EngineDied(f"the engine process cannot be started: {error.strerror}") from None
+        await self._output.follow(said)
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
     def send(self, message: ToEngine) -> None:
@@ -67,10 +70,7 @@ class EngineChild:
     async def read(self) -> bytes:
         """Empty at the end of the process's life."""
         assert self._reader is not None
-        try:
-            return await self._reader.read(_READ_SIZE)
-        except OSError:
-            return b""
+        return await _read(self._reader)
 
     async def wait(self) -> int:
         """The exit code; negative for a signal. The process is killed if it lingers after it closed its end."""
@@ -81,6 +81,7 @@ class EngineChild:
             self.kill()
             return await self._process.wait()
         finally:
+            await self._output.end(_LAST_WORDS_SECONDS)
             if self._writer is not None:
                 self._writer.close()
 
@@ -97,10 +98,53 @@ class EngineChild:
 
     def last_words(self) -> str:
         """The last line the process wrote, or its exit code."""
-        lines = (
-            self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        )
-        return lines[-1][:300] if lines else f"exit code {self.returncode}"
+        return self._output.last_line[:300] or f"exit code {self.returncode}"
+
+
+class _Output:
+    """What the process writes, kept line by line."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._writer: asyncio.StreamWriter | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self.last_line = ""
+
+    async def follow(self, said: socket.socket) -> None:
+        self.last_line = ""
+        logs.keep(self._log, b"")  # who says nothing has an empty log, not none
+        reader, self._writer = await asyncio.open_connection(sock=said)
+        self._pump = asyncio.create_task(self._keep(reader))
+
+    async def end(self, seconds: float) -> None:
+        """Read what is left; who else inherited the process's output is not waited for."""
+        if self._pump is not None:
+            await asyncio.wait({self._pump}, timeout=seconds)
+            self._pump.cancel()
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _keep(self, reader: asyncio.StreamReader) -> None:
+        rest = b""
+        while data := await _read(reader):
+            lines, _, rest = (rest + data).rpartition(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = lines + b"\n" + rest, b""
+            self._add(lines)
+        self._add(rest)
+
+    def _add(self, lines: bytes) -> None:
+        if lines.strip():
+            self.last_line = lines.rstrip().rpartition(b"\n")[2].decode(errors="replace").strip()
+            logs.keep(self._log, lines + b"\n")
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Empty at the end, however it came."""
+    try:
+        return await reader.read(_READ_SIZE)
+    except OSError:
+        return b""
 
 
 def _die_with_parent() -> Callable[[], object] | None:

@@ -1,106 +1,178 @@
-"""The node's log: JSON lines in its folder, rotated by size. Never prompt text, never a key.
+"""The node's log: JSON lines in its folder, beside what its engine process writes. Never prompt text, never a key.
 
-A line that cannot be kept, since the disk is full or its event floods, is counted (`dropped`) and nothing else.
+Whoever logs only queues: one thread writes. A line that cannot be kept, since the disk is full or slow or its event
+floods, is counted (`dropped`) and nothing else. All files together stay within `logging.total_bytes`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import copy
 import logging
+import sys
+import threading
 import time
 from collections.abc import MutableMapping
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 
+from kvops import failpoints
+from kvops.config.schema import Logging
+from kvops.node import secrecy
+from kvops.node.backlog import Backlog
+from kvops.node.rotation import RotatedFile, aside
 from kvops.paths import make_private
 
-MAX_BYTES = 10 * 2**20
-BACKUPS = 3
 LINES_PER_WINDOW = 1_000
 """Of one event."""
 WINDOW_SECONDS = 10.0
+QUEUE_BYTES = 4 * 2**20
+FLUSH_SECONDS = 2.0
+_LIVE_FILES = 2
+"""The node's and the engine's: what is put aside gets the room that they leave."""
+
+log = structlog.get_logger("kvops.logs")
 
 
-def log_to(file: Path) -> None:
-    """Send structlog's and the libraries' records to `file`, 0600."""
+def log_to(file: Path, settings: Logging | None = None) -> None:
+    """Send structlog's and the libraries' records to `file`, 0600, and what nobody catches too."""
+    settings = settings or Logging()
     make_private(file.parent)
-    file.touch(mode=0o600)
-    handler = NodeLog(file)
-    stamps: list[Any] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_without_values, *stamps],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
-        )
-    )
+    handler = NodeLog(file, settings)
+    handler.setFormatter(_formatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.INFO)
-    for chatty in ("uvicorn.error", "asyncio", "httpx"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    root.setLevel(logging.WARNING)
+    set_level(settings.level)
+    logging.captureWarnings(True)
     structlog.configure(
-        processors=[*stamps, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_stamps(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+    secrecy.on_uncaught(lambda error: log.error("uncaught", **secrecy.facts_of(error)))
+
+
+def set_level(level: str) -> None:
+    """Of kvops' own events, from now on."""
+    logging.getLogger("kvops").setLevel(level.upper())
+
+
+def on_loop_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own report quotes what callbacks and tasks were given."""
+    error = context.get("exception")
+    facts = secrecy.facts_of(error) if isinstance(error, BaseException) else {}
+    log.error("loop_failure", **facts)
+
+
+def keep(file: Path, data: bytes) -> None:
+    """Queue what a process of the node wrote, for a file beside the log. Counted as dropped where there is no log."""
+    for each in _handlers():
+        each.writer.put(file, data)
 
 
 def dropped() -> int:
     """Lines that the node could not log since it started."""
-    return sum(each.dropped for each in logging.getLogger().handlers if isinstance(each, NodeLog))
+    return sum(each.dropped for each in _handlers())
 
 
-class NodeLog(RotatingFileHandler):
-    """Never raises and never prints: a node with a full disk still serves."""
+def flush(seconds: float = FLUSH_SECONDS) -> bool:
+    """Wait until what was logged is written; False when it still is not after `seconds`."""
+    return all(each.writer.flush(seconds) for each in _handlers())
 
-    def __init__(self, file: Path) -> None:
+
+class LogWriter:
+    """The thread that writes log files."""
+
+    def __init__(self, settings: Logging) -> None:
+        self._settings = settings
+        self._files: dict[Path, RotatedFile] = {}
+        self._lock = threading.Lock()
+        self._backlog: Backlog[tuple[Path, bytes]] = Backlog(
+            "kvops-log", self._write, bound=QUEUE_BYTES
+        )
+        self.flush = self._backlog.flush
+        self.close = self._backlog.close
         self.dropped = 0
-        self._flood = _Flood()
-        super().__init__(file, maxBytes=MAX_BYTES, backupCount=BACKUPS, encoding="utf-8")
+
+    def put(self, file: Path, data: bytes) -> None:
+        if not self._backlog.put((file, data), len(data)):
+            self._drop()
+
+    def _write(self, batch: list[tuple[Path, bytes]]) -> None:
+        for path, data in batch:
+            try:
+                failpoints.reach("log.write.enospc")
+                if self._file(path).append(data):
+                    self._make_room()
+            except (OSError, ValueError):
+                self._drop()
+
+    def _file(self, path: Path) -> RotatedFile:
+        if path not in self._files:
+            self._files[path] = RotatedFile(path, self._settings.max_bytes)
+            self._make_room()
+        return self._files[path]
+
+    def _make_room(self) -> None:
+        """Remove the oldest of what was put aside, so that the live files may become full too."""
+        found = [file for path in self._files for _, file in aside(path)]
+        sizes = {file: (file.stat().st_mtime, file.stat().st_size) for file in found}
+        room = self._settings.total_bytes - _LIVE_FILES * self._settings.max_bytes
+        for file in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            room -= sizes[file][1]
+            if room < 0:
+                file.unlink()
+
+    def _drop(self) -> None:
+        with self._lock:
+            self.dropped += 1
+
+
+class NodeLog(logging.Handler):
+    """Never raises, never prints, never waits: a node with a full disk still serves."""
+
+    def __init__(self, file: Path, settings: Logging) -> None:
+        super().__init__()
+        self._file = file
+        self._flood = Flood(LINES_PER_WINDOW, WINDOW_SECONDS)
+        self._held_back = 0
+        self.writer = LogWriter(settings)
+
+    @property
+    def dropped(self) -> int:
+        return self._held_back + self.writer.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
-        held_back = self._flood.take(_event(record))
-        if held_back is None:
-            self.dropped += 1
+        told = self._flood.take(_event(record))
+        if told is None:
+            self._held_back += 1
             return
-        if held_back:
-            super().emit(_held_back(record, held_back))
-        super().emit(record)
+        if told:
+            self._put(_held_back(record, told))
+        self._put(record if isinstance(record.msg, dict) else _without_values(record))
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """What is buffered would be written later, although it is counted here: the file is opened anew."""
-        self.dropped += 1
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.close()
+    def close(self) -> None:
+        self.writer.close(FLUSH_SECONDS)
+        super().close()
 
-    def _open(self) -> TextIO:  # type: ignore[override]
-        """At the start of a line, also after one that was cut short."""
-        stream = super()._open()
-        file = Path(self.baseFilename)
-        if file.stat().st_size:
-            with file.open("rb") as written:
-                written.seek(-1, 2)
-                if written.read(1) != b"\n":
-                    stream.write("\n")
-        return stream
+    def _put(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # a value that cannot be shown must not fail who logged it
+            self._held_back += 1
+        else:
+            self.writer.put(self._file, line.encode("utf-8", "replace") + b"\n")
 
 
-class _Flood:
+class Flood:
     """Counts the lines of each event in the current window. There are as many events as places that log."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most, self._seconds = most, seconds
         self._began = time.monotonic()
         self._seen: dict[object, int] = {}
         self._over: dict[object, int] = {}
@@ -108,13 +180,36 @@ class _Flood:
     def take(self, event: object) -> int | None:
         """How many lines of the event were held back in the last window, to be told once; None to hold this one."""
         now = time.monotonic()
-        if now - self._began >= WINDOW_SECONDS:
-            self._over = {key: n - LINES_PER_WINDOW for key, n in self._seen.items()}
+        if now - self._began >= self._seconds:
+            over = {key: n - self._most for key, n in self._seen.items() if n > self._most}
+            self._over = self._over | over
             self._began, self._seen = now, {}
         self._seen[event] = self._seen.get(event, 0) + 1
-        if self._seen[event] > LINES_PER_WINDOW:
+        if self._seen[event] > self._most:
             return None
-        return max(self._over.pop(event, 0), 0)
+        return self._over.pop(event, 0)
+
+
+def _handlers() -> list[NodeLog]:
+    return [each for each in logging.getLogger().handlers if isinstance(each, NodeLog)]
+
+
+def _stamps() -> list[Any]:
+    return [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _formatter() -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_stamps(),
+        processors=[
+            _name_error,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
 
 
 def _event(record: logging.LogRecord) -> object:
@@ -130,12 +225,24 @@ def _held_back(record: logging.LogRecord, lines: int) -> logging.LogRecord:
     return logging.LogRecord("kvops.logs", logging.WARNING, record.pathname, 0, text, (), None)
 
 
-def _without_values(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A library's exception is named, not quoted: its text may hold a request."""
+def _without_values(record: logging.LogRecord) -> logging.LogRecord:
+    """A library's line is told by its place and its pattern: a value, or a text made before, may be a request's."""
+    told = copy.copy(record)
+    pattern = record.msg if record.args and isinstance(record.msg, str) else "said"
+    told.msg = f"{pattern} [{record.name} {record.filename}:{record.lineno}]"
+    told.args, told.stack_info = (), None
+    return told
+
+
+def _name_error(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """An exception is named and placed, not quoted."""
     record = event.get("_record")
-    error = event.pop("exc_info", None) or getattr(record, "exc_info", None)
+    found = event.pop("exc_info", None) or getattr(record, "exc_info", None)
     if record is not None:
-        record.exc_info = None
-    if isinstance(error, tuple) and error[0] is not None:
-        event["error"] = error[0].__name__
+        record.exc_info = record.exc_text = None
+    if found is True:
+        found = sys.exc_info()
+    error = found[1] if isinstance(found, tuple) else found
+    if isinstance(error, BaseException):
+        event.update(secrecy.facts_of(error))
     return event
