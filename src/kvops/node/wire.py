@@ -1,7 +1,7 @@
 """What the daemon and the engine process say to each other, and how it is framed.
 
 Frames are a 4-byte little-endian length and a msgpack body over a socketpair: data only, nothing executable.
-The daemon sends `Start` once, then `Submit`, `Cancel`, `GetKvMap`, `FlushPrefixCache`, `Stop`.
+The daemon sends `Start` once, then `Submit`, `Cancel`, `GetKvMap`, `FlushPrefixCache`, `SetTenants`, `Stop`.
 The engine sends `Loading` while it starts, `Ready` once, then `Started` before and `StepDone` after each step
 that has something to say, and `EngineStats` at most a few times a second and whenever it falls idle. `Fatal` is its
 last word before it exits non-zero. Token ids travel, text never does.
@@ -135,7 +135,14 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ToEngine = Start | Submit | Cancel | GetKvMap | FlushPrefixCache | Stop
+class SetTenants(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """In place of those of `Start`, for requests to come."""
+
+    tenants: dict[str, TenantLimits]
+    default_tenant: TenantLimits
+
+
+ToEngine = Start | Submit | Cancel | GetKvMap | FlushPrefixCache | SetTenants | Stop
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):

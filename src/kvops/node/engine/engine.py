@@ -6,7 +6,7 @@ Every request that is added ends in exactly one delta with a finish reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torch import OutOfMemoryError
@@ -24,6 +24,7 @@ from kvops.node.engine.request import Request
 from kvops.node.engine.sampler import Sample
 from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Counters, Scheduler
 from kvops.node.engine.tenants import Tenants
+from kvops.node.quotas import with_quotas
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import (
     EngineInfo,
@@ -33,6 +34,7 @@ from kvops.node.wire import (
     Start,
     StepDone,
     Submit,
+    TenantLimits,
     TokenDelta,
 )
 from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
@@ -46,8 +48,8 @@ _WARM_UP_TOKENS = 4
 
 class Engine:
     def __init__(self, loaded: Loaded, start: Start) -> None:
-        self._tenants = Tenants.of(start, loaded.info)
-        self.info: EngineInfo = self._tenants.told(loaded.info)
+        self.info: EngineInfo = with_quotas(loaded.info, start.tenants, start.default_tenant)
+        self._tenants = Tenants.of(start, self.info)
         self._runner = loaded.runner
         self._accounts = loaded.accounts
         self._pool = BlockPool(
@@ -95,6 +97,12 @@ class Engine:
         """End a request and free its blocks at once; one that has ended already is left alone."""
         if self._scheduler.cancel(request_id):
             self._outbox.append(TokenDelta(request_id=request_id, finish="cancelled"))
+
+    def set_tenants(self, tenants: Mapping[str, TenantLimits], default: TenantLimits) -> None:
+        """For requests to come; those that are here keep at least the quota that they came under."""
+        self.info = with_quotas(self.info, tenants, default)
+        self._tenants.set(tenants, default, self.info)
+        self._scheduler.look_again()
 
     def has_work(self) -> bool:
         return bool(self._outbox) or self._scheduler.has_work()

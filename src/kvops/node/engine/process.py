@@ -121,6 +121,8 @@ class Service:
             case wire.FlushPrefixCache():
                 blocks = self._engine.flush_prefix_cache()
                 self._connection.send(wire.Flushed(message.query_id, blocks))
+            case wire.SetTenants():
+                self._engine.set_tenants(message.tenants, message.default_tenant)
             case wire.Stop():
                 raise Closed
             case wire.Start():

@@ -52,6 +52,8 @@ class Request:
     """How often one of its class that came later was let in while there was no room for this one."""
     refused_at: int = -1
     """`BlockPool.releases` when there was no room for it last."""
+    kv_quota: int | None = None
+    """Blocks that its tenant might hold when it came in; None: any number."""
     refused_for: Obstacle | None = None
     """Whose bound it was: its tenant's or the node's."""
     preemptions: int = 0

@@ -67,19 +67,19 @@ class RoomFinder:
     def _tenant_has_room(
         self, request: Request, matched: Sequence[int], leaving: Sequence[Request]
     ) -> bool:
-        limits = self.tenants.limits(request.tenant)
+        limits, quota = self.tenants.limits(request.tenant), self.tenants.quota_of(request)
         own = [one for one in leaving if one.tenant == request.tenant]
         if limits.max_running is not None:
             running = sum(one.tenant == request.tenant for one in self.running)
             if running - len(own) >= limits.max_running:
                 return False
-        if limits.kv_blocks is None:
+        if quota is None:
             return True
         held = self.tenants.references(request.tenant)
         gone = _given_up(own, held)
         new = [block for block in matched if block not in held or block in gone]
         after = len(held) - len(gone) + len(new) + self._private(request, matched)
-        return after <= limits.kv_blocks
+        return after <= quota
 
     def _pool_has_room(
         self, request: Request, matched: Sequence[int], leaving: Sequence[Request]

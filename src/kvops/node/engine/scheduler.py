@@ -110,6 +110,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, request: Request) -> None:
+        request.kv_quota = self.tenants.limits(request.tenant).kv_blocks
         self._by_id[request.request_id] = request
         self.waiting.add(request)
 
@@ -127,6 +128,11 @@ class Scheduler:
         else:
             self.waiting.remove(request)
         del self._by_id[request.request_id]
+
+    def look_again(self) -> None:
+        """For those that wait there may be room now, although no block was given back: their bounds changed."""
+        for request in self.waiting:
+            request.refused_for = None
 
     def disown(self, request: Request) -> None:
         """Keep others from reusing what the request computed: its numbers are not to be trusted."""
@@ -193,7 +199,7 @@ class Scheduler:
 
     def _in_the_way_of(self, request: Request) -> Request | None:
         """Who gives way so that a request can have one block more: the last of the tenant, or the last of all."""
-        quota = self.tenants.limits(request.tenant).kv_blocks
+        quota = self.tenants.quota_of(request)
         if quota is not None and len(self.tenants.references(request.tenant)) >= quota:
             return next(one for one in reversed(self.running) if one.tenant == request.tenant)
         return None if self.pool.available else self.running[-1]

@@ -8,11 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
-from kvops.errors import ConfigError
 from kvops.node.engine.request import Request
-from kvops.node.wire import EngineInfo, KvQuota, Start, TenantLimits
+from kvops.node.wire import EngineInfo, Start, TenantLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +30,31 @@ class Tenants:
 
     @classmethod
     def of(cls, start: Start, info: EngineInfo) -> Tenants:
-        """Quotas as blocks of the pool that `info` describes. Raises ConfigError."""
-        size = (info.pool_blocks, info.bytes_per_block)
-        named = {
-            tenant: _resolve(limits, f"tenants.{tenant}", *size)
-            for tenant, limits in start.tenants.items()
-        }
-        return cls(named, _resolve(start.default_tenant, "tenant_defaults", *size))
+        """`info` has the quotas in blocks."""
+        made = cls()
+        made.set(start.tenants, start.default_tenant, info)
+        return made
 
-    def told(self, info: EngineInfo) -> EngineInfo:
-        """`info` with the quotas in blocks."""
-        return msgspec.structs.replace(
-            info,
-            kv_quota_blocks={tenant: one.kv_blocks for tenant, one in self._limits.items()},
-            default_kv_quota_blocks=self._default.kv_blocks,
-        )
+    def set(
+        self, tenants: Mapping[str, TenantLimits], default: TenantLimits, info: EngineInfo
+    ) -> None:
+        """From now on. `info` has the quotas in blocks."""
+        self._limits = {
+            tenant: Limits(limits.max_running, info.kv_quota_blocks[tenant])
+            for tenant, limits in tenants.items()
+        }
+        self._default = Limits(default.max_running, info.default_kv_quota_blocks)
 
     def limits(self, tenant: str) -> Limits:
         """Of a tenant; the nameless one is the engine itself, which has none."""
         return self._limits.get(tenant, self._default) if tenant else Limits()
+
+    def quota_of(self, request: Request) -> int | None:
+        """Blocks that its tenant may hold for it: what it was admitted under, or what holds now if that is more."""
+        now = self.limits(request.tenant).kv_blocks
+        if now is None or request.kv_quota is None:
+            return None
+        return max(now, request.kv_quota)
 
     def hold(self, tenant: str, blocks: Iterable[int]) -> None:
         self._references.setdefault(tenant, Counter()).update(blocks)
@@ -76,33 +79,19 @@ class Tenants:
     def check(self, requests: Iterable[Request]) -> list[str]:
         """What is broken, in words: the account against the tables, the quotas against the account."""
         counted: dict[str, Counter[int]] = {}
+        quotas: dict[str, list[int | None]] = {}
         for request in requests:
             if request.table:
                 counted.setdefault(request.tenant, Counter()).update(request.table)
+                quotas.setdefault(request.tenant, []).append(self.quota_of(request))
         faults = []
         if counted != self._references:
             faults.append("the tenants' accounts and the tables differ")
         for tenant, blocks in counted.items():
-            quota = self.limits(tenant).kv_blocks
-            if quota is not None and len(blocks) > quota:
-                faults.append(f"tenant {tenant!r}: {len(blocks)} blocks over its quota of {quota}")
+            known = [quota for quota in quotas[tenant] if quota is not None]
+            bounded = len(known) == len(quotas[tenant])
+            if bounded and len(blocks) > max(known):
+                faults.append(
+                    f"tenant {tenant!r}: {len(blocks)} blocks over its quota of {max(known)}"
+                )
         return faults
-
-
-def _resolve(limits: TenantLimits, tenant: str, total_blocks: int, bytes_per_block: int) -> Limits:
-    """A quota as blocks of this pool. Raises ConfigError where that is not one block."""
-    blocks = _blocks(limits.kv_quota, total_blocks, bytes_per_block)
-    if blocks is not None and blocks < 1:
-        raise ConfigError(
-            f"{tenant}: kv_quota is less than one block of {bytes_per_block} bytes",
-            hint="raise the quota, or the pool (kv_cache)",
-        )
-    return Limits(limits.max_running, None if blocks is None else min(blocks, total_blocks))
-
-
-def _blocks(quota: KvQuota, total_blocks: int, bytes_per_block: int) -> int | None:
-    if quota.blocks is not None:
-        return quota.blocks
-    if quota.bytes is not None:
-        return quota.bytes // bytes_per_block
-    return None if quota.ratio is None else int(total_blocks * quota.ratio)
