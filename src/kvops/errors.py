@@ -29,6 +29,7 @@ KvopsError
     ├── RequestCancelled          409 cancelled
     ├── BodyTimeout               408 body_timeout
     ├── TooLarge                  413 / 431 / 400 too_large
+    ├── Quarantined               422 quarantined
     ├── QueueFull                 429 queue_full
     ├── TenantLimit               429 tenant_limit
     ├── KvQuotaExceeded           429 kv_quota
@@ -232,6 +233,13 @@ class BodyTimeout(InvalidRequest):
 class TooLarge(InvalidRequest):
     code = "too_large"
     status = 413
+
+
+class Quarantined(InvalidRequest):
+    """Requests like it were in flight when engines died."""
+
+    code = "quarantined"
+    status = 422
 
 
 class QueueFull(RequestError):

@@ -25,6 +25,7 @@ from kvops.node.api.shapes import CompletionShape
 from kvops.node.daemon import Daemon
 from kvops.node.generation import Event, Generation
 from kvops.node.meter import Meter
+from kvops.node.quarantine import Quarantine
 from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Sink, Supervisor
@@ -44,6 +45,7 @@ class Bench:
             settings,
             on_step=self.meter.step_done,
             on_phase=lambda step, detail: None,
+            on_lost=lambda reason: None,
         )
         self.supervisor.state = "ready"
         self.sinks: dict[str, Sink] = {}
@@ -55,6 +57,7 @@ class Bench:
             self.supervisor,
             self.meter,
             ResultStore(settings, "r"),
+            Quarantine(tmp_path / "quarantine.json", settings),
         )
 
     def _take(self, request: Submit, sink: Sink) -> None:

@@ -131,7 +131,7 @@ class Runtime(Section):
     drain_timeout: Annotated[Seconds, Field(ge=0, le=86400)] = 30.0
     """How long a stopping node waits for requests in flight."""
     stall_after: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
-    """Work pending and no step finished, or no sign of life, for so long: /livez says 503; a second later, a new engine."""
+    """Work pending and no step finished, or no sign of life, for so long: /livez says 503; 1 s later, a new engine."""
 
 
 class Restart(Section):

@@ -19,6 +19,7 @@ from kvops.config.settings import Settings
 from kvops.errors import Draining, QueueFull, RequestCancelled, TenantLimit
 from kvops.node.generation import Choice, Generation
 from kvops.node.meter import Meter
+from kvops.node.quarantine import Quarantine
 from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
 from kvops.node.supervisor import Supervisor
@@ -67,10 +68,16 @@ class Work:
 
 class Admission:
     def __init__(
-        self, settings: Settings, supervisor: Supervisor, meter: Meter, results: ResultStore
+        self,
+        settings: Settings,
+        supervisor: Supervisor,
+        meter: Meter,
+        results: ResultStore,
+        quarantine: Quarantine,
     ) -> None:
         self._settings = settings
         self.results = results
+        self.quarantine = quarantine
         self._supervisor = supervisor
         self._meter = meter
         self._generations: dict[str, Generation] = {}
@@ -91,7 +98,7 @@ class Admission:
             raise self._supervisor.why_not_ready()
 
     def admit(self, work: Work) -> Generation:
-        """Raises what `check_open` raises, QueueFull, TenantLimit."""
+        """Raises what `check_open` raises, Quarantined, QueueFull, TenantLimit."""
         self.check_open()
         key = self.results.key(work.prompts, work.n, work.stops)
         known = self.results.get(work.tenant, key) if key else None
@@ -113,6 +120,7 @@ class Admission:
 
     def _submit(self, generation: Generation, work: Work) -> None:
         submits = work.submits()
+        self.quarantine.check(submits, self._in_engine())
         self._check_queue(submits)
         self._check_tenant(work.tenant, len(submits))
         generation.submit(
@@ -204,12 +212,24 @@ class Admission:
                 return True
         return False
 
+    def engine_lost(self, reason: str) -> None:
+        """To be called while those that it takes with it are still in flight."""
+        self.quarantine.engine_lost(reason, self._in_engine())
+
+    def _in_engine(self) -> Iterator[list[Submit]]:
+        """By request. One that was stopped by its client or a deadline is none of the engine's any more."""
+        for generation in self._generations.values():
+            if any(choice.finish is None for choice in generation.choices):
+                yield [choice.submit for choice in generation.choices]
+
     def fail_all(self) -> None:
         """End what still runs, each with a terminal error."""
         for generation in list(self._generations.values()):
             generation.fail(Draining("the node stopped before the request was done."))
 
     def _forget(self, generation: Generation) -> None:
+        if generation.outcome in ("stop", "length") and not generation.stored:
+            self.quarantine.answered([choice.submit for choice in generation.choices])
         if generation.result_key is not None and generation.outcome in ("stop", "length"):
             self.results.put(generation.tenant, generation.result_key, generation.events)
         self._generations.pop(generation.request_id, None)

@@ -46,8 +46,8 @@ class Pulse:
         return time.monotonic() - (self._moved_at if pending else self._heard_at)
 
     def overdue(self, pending: bool) -> float:
-        """Over 1: hung. Over 2: for so long that it is to be replaced."""
+        """Seconds that it is hung; negative while it is not."""
         now, stall_after = time.monotonic(), self._settings.config.runtime.stall_after
-        silent = (now - self._heard_at) / max(stall_after, SILENCE_AT_LEAST)
-        still = (now - self._moved_at) / stall_after if pending else 0.0
-        return max(silent, still)
+        silent = now - self._heard_at - max(stall_after, SILENCE_AT_LEAST)
+        still = now - self._moved_at - stall_after
+        return max(silent, still) if pending else silent

@@ -56,6 +56,10 @@ from kvops.telemetry.snapshot import KvMap
 EngineState = Literal["loading", "ready", "restarting", "failed"]
 RestartReason = Literal["killed", "exited", "fatal", "stalled", "protocol"]
 
+_STALLED_SECONDS = 1.0
+"""How long a hung engine is reported as such before it is replaced."""
+_WATCH_SECONDS = 0.25
+
 log = structlog.get_logger("kvops.supervisor")
 
 
@@ -78,18 +82,21 @@ class Supervisor:
         *,
         on_step: Callable[[StepDone], None],
         on_phase: Callable[[str, str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
+        """`on_lost` hears why an engine died, before its requests do."""
         self._start = start
         self._settings = settings
         self._on_step = on_step
         self._on_phase = on_phase
+        self._on_lost = on_lost
         self._child = EngineChild(folder / "engine.log")
         self._sinks: dict[str, Sink] = {}
         self._queries = Queries(self._child.send)
         self._stopping = False
         self._kill_reason: RestartReason | None = None
         self._fatal: Fatal | None = None
-        self._budget = RestartBudget()
+        self._budget = RestartBudget(settings)
         self._pulse = Pulse(settings)
         self.state: EngineState = "loading"
         self.loading_phase = "starting"
@@ -116,7 +123,7 @@ class Supervisor:
 
     @property
     def stalled(self) -> bool:
-        return self.state == "ready" and self._pulse.overdue(self.work_pending) > 1
+        return self.state == "ready" and self._pulse.overdue(self.work_pending) > 0
 
     def start_with(self, prefixes: tuple[Prefix, ...]) -> None:
         """Have every engine from now on compute these before it is ready."""
@@ -206,6 +213,7 @@ class Supervisor:
         code, in_flight = self._child.returncode, len(self._sinks)
         log.error("engine_lost", reason=reason, fault=fault, code=code, in_flight=in_flight)
         self.state = "restarting"
+        self._on_lost(reason)
         self._lose_all()
         if not was_ready:
             raise self._cause() or self._death(f"the engine ended while loading ({reason})")
@@ -239,15 +247,16 @@ class Supervisor:
         return EngineDied(f"{what}: {words}", hint="see kvops node logs --engine")
 
     async def _watch_progress(self) -> None:
-        """A hung engine is first reported (`stalled`), then, after twice the time, replaced."""
+        """A hung engine is reported (`stalled`), and replaced if it stays so for long enough to be seen."""
         while True:
             stall_after = self._settings.config.runtime.stall_after
-            pause = min(1.0, stall_after / 4)
+            pause = min(_WATCH_SECONDS, stall_after / 4)
             slept_at = time.monotonic()
             await asyncio.sleep(pause)
             # A daemon that was itself held up has not read what the engine said meanwhile.
             punctual = time.monotonic() - slept_at < pause + stall_after / 2
-            if punctual and self.state == "ready" and self._pulse.overdue(self.work_pending) > 2:
+            overdue = self._pulse.overdue(self.work_pending)
+            if punctual and self.state == "ready" and overdue > _STALLED_SECONDS:
                 self._kill_reason = "stalled"
                 self._child.kill()
 

@@ -103,6 +103,11 @@ def _engine(snapshot: NodeSnapshot, view: NodeView) -> Iterator[Metric]:
         )
     restarts = [(reason, view.supervisor.restarts[reason]) for reason in RESTART_REASONS]
     yield _counters("engine_restarts", "Engine restarts.", "reason", restarts)
+    quarantine = view.admission.quarantine
+    yield _counter("requests_quarantined", "Requests refused by quarantine.", quarantine.refused)
+    yield _gauge(
+        "quarantined_shapes", "Request shapes that are in quarantine.", quarantine.quarantined
+    )
 
 
 def _memory(snapshot: NodeSnapshot) -> Iterator[Metric]:
