@@ -40,6 +40,7 @@ KvopsError
     ├── AuditUnavailable          503 audit_unavailable
     ├── RequestTimeout            504 request_timeout
     ├── TemplateTimeout           500 template_timeout
+    ├── NotStored                 507 not_stored
     └── InternalError             500 internal_error
 """
 
@@ -305,6 +306,13 @@ class TemplateTimeout(RequestError):
 
     code = "template_timeout"
     status = 500
+
+
+class NotStored(RequestError):
+    """What must be on disk before it counts cannot be put there."""
+
+    code = "not_stored"
+    status = 507
 
 
 class InternalError(RequestError):

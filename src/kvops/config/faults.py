@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvops.config.keys import leaf_keys, models_in, names_of, variable_of
+from kvops.config.keys import leaf_keys, models_in, names_of, sections, variable_of
 from kvops.config.schema import NodeConfig
 from kvops.config.wanted import wanted
 from kvops.errors import ConfigError
@@ -22,7 +22,7 @@ class Fault:
 
 
 def unknown_key(key: str, origin: str) -> Fault:
-    if key in NodeConfig.model_fields:
+    if key in sections():
         return Fault(f"{key} ({origin}) is a section", f"give its keys: {key}: {{…}}")
     return Fault(f"{key} ({origin}) is not a setting", _nearest(key))
 

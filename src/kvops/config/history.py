@@ -157,6 +157,11 @@ class History:
             self._write((*versions, version))
         return version
 
+    def put_aside(self) -> Path:
+        """An index that cannot be read, so that a new one may begin; where it lies then. Raises OSError."""
+        index = self.folder / "index.json"
+        return index.rename(index.with_name(f"index.json.broken-{int(time.time())}"))
+
     def mark_good(self, number: int) -> None:
         """A node became ready with all of it. Raises ConfigError, OSError."""
         with self._lock():

@@ -19,6 +19,11 @@ def leaf_keys() -> list[str]:
     return list(_leaves())
 
 
+def sections() -> set[str]:
+    """Dotted keys of what holds settings and is none itself."""
+    return {key[:at] for key in leaf_keys() for at, letter in enumerate(key) if letter == "."}
+
+
 def holds_table(key: str) -> bool:
     """Whether the setting is a mapping or a list."""
     return any(origin in str(_leaves()[key]) for origin in ("dict[", "tuple[", "list["))

@@ -33,6 +33,7 @@ LIVE = (
     "limits.stop_strings",
     "limits.n",
     "limits.logprobs",
+    "logging.level",
 )
 """Settings, and sections with all that is in them."""
 

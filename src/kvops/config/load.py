@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from kvops.config.environment import KEY_VARIABLES, from_environment
 from kvops.config.faults import Fault, bad_value, error_of, unknown_key
 from kvops.config.files import beside, read_yaml
-from kvops.config.keys import leaf_keys, map_paths, nested
+from kvops.config.keys import leaf_keys, map_paths, nested, sections
 from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError
 
@@ -117,10 +117,13 @@ def _layers(
 
 def _flatten(mapping: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in mapping.items():
-        if isinstance(value, Mapping) and prefix + str(key) not in leaf_keys():
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif value is not None or prefix + str(key) not in NodeConfig.model_fields:
-            yield prefix + str(key), value
+        name = f"{prefix}{key}"
+        if name in sections() and (value is None or value == {}):
+            continue
+        if isinstance(value, Mapping) and value and name not in leaf_keys():
+            yield from _flatten(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def _pool_faults(layer: _Layer) -> list[Fault]:

@@ -36,6 +36,7 @@ from kvops.node.preflight import check_machine, check_model, runs_already
 from kvops.node.prompts import PromptReader
 from kvops.node.quality import quality_line
 from kvops.node.quarantine import Quarantine
+from kvops.node.reload_parts import reload_of
 from kvops.node.results import ResultStore
 from kvops.node.services import Services
 from kvops.node.state import NodeView
@@ -106,6 +107,7 @@ class Daemon:
             salts=TenantSalts(folder / "tenant.secret"),
             model_name=model.name,
             shut_down=self._asked_to_stop,
+            reload=reload_of(settings, self._supervisor, admission.results, report),
             started_at=time.time(),
         )
         self._token = AdminToken(registry.token_file(config.name))
@@ -205,6 +207,7 @@ class Daemon:
 
     async def _announce(self) -> None:
         await self._supervisor.ready.wait()
+        await self._services.reload.confirm()
         log.info("ready", model=self._model.name, url=self._services.view.url)
         info = self._supervisor.info
         if info is not None:

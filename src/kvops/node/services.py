@@ -12,6 +12,7 @@ from kvops.node.admission import Admission
 from kvops.node.auth import Identifies, TenantSalts
 from kvops.node.meter import Meter
 from kvops.node.prompts import PromptReader
+from kvops.node.reload import Reload
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
 from kvops.node.wire import RANK, EngineInfo, Prefix, PriorityClass
@@ -28,6 +29,7 @@ class Services:
     salts: TenantSalts
     model_name: str
     shut_down: Callable[[], None]
+    reload: Reload
     started_at: float
     """Unix seconds."""
     reader: PromptReader | None = None

@@ -28,6 +28,7 @@ from kvops.errors import (
 from kvops.node.child import EngineChild
 from kvops.node.pulse import Pulse
 from kvops.node.queries import Queries
+from kvops.node.quotas import with_quotas
 from kvops.node.restarts import RestartBudget
 from kvops.node.totals import EngineTotals
 from kvops.node.wire import (
@@ -45,6 +46,7 @@ from kvops.node.wire import (
     Loading,
     Prefix,
     Ready,
+    SetTenants,
     Start,
     Started,
     StepDone,
@@ -128,6 +130,16 @@ class Supervisor:
     def start_with(self, prefixes: tuple[Prefix, ...]) -> None:
         """Have every engine from now on compute these before it is ready."""
         self._start = msgspec.structs.replace(self._start, prefixes=prefixes)
+
+    def set_tenants(self, told: SetTenants) -> None:
+        """From now on, of this engine and of each one to come. Raises ConfigError for a quota of no block."""
+        start = msgspec.structs.replace(
+            self._start, tenants=told.tenants, default_tenant=told.default_tenant
+        )
+        if self.info is not None:
+            self.info = with_quotas(self.info, start.tenants, start.default_tenant)
+        self._start = start
+        self._child.send(told)
 
     def submit(self, request: Submit, sink: Sink) -> None:
         """Raises NotReady or EngineRestarted while there is no engine to take it."""
@@ -276,7 +288,10 @@ class Supervisor:
                 if not self.ready.is_set():
                     self._on_phase(message.phase, message.detail)
             case Ready():
-                self.info = message.info
+                # The engine may have started before its tenants changed.
+                self.info = with_quotas(
+                    message.info, self._start.tenants, self._start.default_tenant
+                )
                 self._loaded = True
                 self._become_ready()
             case KvMapReply():

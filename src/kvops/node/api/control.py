@@ -64,17 +64,6 @@ async def kv_map(node: Node, cells: Annotated[int, Query(), Within(1, 100_000)] 
     return Response(encode(await node.supervisor.kv_map(cells)), media_type="application/json")
 
 
-@router.get("/config")
-async def config(node: Node) -> dict[str, Any]:
-    """The settings in force and where each came from. The keys themselves are in none of them."""
-    settings = node.loaded.config.model_dump(mode="json", by_alias=True)
-    return {
-        "config": settings,
-        "origins": node.loaded.origins,
-        "config_hash": node.loaded.config_hash,
-    }
-
-
 @router.post("/drain")
 async def drain(node: Node) -> dict[str, Any]:
     """Take no new requests; those in flight go on."""

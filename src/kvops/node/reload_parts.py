@@ -1,0 +1,71 @@
+"""What of a node has to be told of new settings, since it cannot read them at use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvops.config.history import History
+from kvops.config.schema import NodeConfig
+from kvops.config.settings import Settings
+from kvops.node.logs import set_level
+from kvops.node.orders import set_tenants
+from kvops.node.quotas import with_quotas
+from kvops.node.reload import Reload, begin
+from kvops.node.results import ResultStore
+from kvops.node.supervisor import Supervisor
+
+
+def reload_of(
+    settings: Settings,
+    supervisor: Supervisor,
+    results: ResultStore,
+    report: Callable[[str, str], None],
+) -> Reload:
+    """With what the node starts with as the version in force. Raises ConfigError, OSError."""
+    history = History.of(settings.config.name)
+    return Reload(
+        settings,
+        history,
+        begin(history, settings.loaded, report),
+        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel()),
+        lambda: None if supervisor.state == "ready" else supervisor.why_not_ready(),
+    )
+
+
+class TenantBounds:
+    """The engine's, and those of engines to come."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def check(self, config: NodeConfig) -> None:
+        if self._supervisor.info is not None:
+            told = set_tenants(config)
+            with_quotas(self._supervisor.info, told.tenants, told.default_tenant)
+
+    def take(self, config: NodeConfig) -> None:
+        self._supervisor.set_tenants(set_tenants(config))
+
+
+class KeptResults:
+    """Those that were kept under other bounds are forgotten."""
+
+    def __init__(self, results: ResultStore, config: NodeConfig) -> None:
+        self._results = results
+        self._bounds = config.runtime.result_store
+
+    def check(self, config: NodeConfig) -> None:
+        pass
+
+    def take(self, config: NodeConfig) -> None:
+        if config.runtime.result_store != self._bounds:
+            self._results.flush()
+        self._bounds = config.runtime.result_store
+
+
+class LogLevel:
+    def check(self, config: NodeConfig) -> None:
+        pass
+
+    def take(self, config: NodeConfig) -> None:
+        set_level(config.logging.level)
