@@ -10,25 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvops.cli import node_quarantine
+from kvops.cli.local_node import NodeOption, call, find, nothing_runs
 from kvops.cli.node_logs import logs
 from kvops.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from kvops.config.load import LoadedConfig
-    from kvops.errors import NodeNotFound
     from kvops.registry import NodeRecord
     from kvops.telemetry.snapshot import NodeSnapshot
 
 app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of this machine.")
 
 app.command("logs")(logs)
-
-NodeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--node", metavar="NAME", help="Name of a node; default: the only one that runs here."
-    ),
-]
+app.add_typer(node_quarantine.app, name="quarantine")
 
 
 @app.callback()
@@ -103,9 +98,9 @@ def status(
     """The nodes of this machine. Exit code 4 when there is none."""
     from kvops import registry
 
-    records = registry.running() if node is None else [_find(node)]
+    records = registry.running() if node is None else [find(node)]
     if not records:
-        raise _nothing_runs("no node runs on this machine")
+        raise nothing_runs("no node runs on this machine")
     rows = [_row(record) for record in records]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -124,8 +119,8 @@ def stop(
     """Drain a node and wait until its process is gone."""
     from kvops.errors import NodeError
 
-    record = _find(node)
-    _call(record, "POST", "/control/shutdown")
+    record = find(node)
+    call(record, "POST", "/control/shutdown")
     deadline = time.monotonic() + timeout
     while record.alive():
         if time.monotonic() > deadline:
@@ -140,8 +135,8 @@ def stop(
 @app.command()
 def drain(node: NodeOption = None) -> None:
     """Take no new requests; those in flight go on."""
-    record = _find(node)
-    answer = _call(record, "POST", "/control/drain")
+    record = find(node)
+    answer = call(record, "POST", "/control/drain")
     typer.echo(f"{record.name} is draining, {answer['in_flight']} requests in flight")
     named = f"--node {record.name}"
     typer.echo(
@@ -152,57 +147,8 @@ def drain(node: NodeOption = None) -> None:
 @app.command()
 def resume(node: NodeOption = None) -> None:
     """Take requests again."""
-    record = _find(node)
-    typer.echo(f"{record.name} is {_call(record, 'POST', '/control/resume')['state']}")
-
-
-def _find(node: str | None) -> NodeRecord:
-    from kvops import registry
-
-    record = registry.the_only_one() if node is None else registry.read(node)
-    if record is None or not record.alive():
-        raise _nothing_runs(f"no node {node!r} runs on this machine")
-    return record
-
-
-def _nothing_runs(what: str) -> NodeNotFound:
-    """With those that do run, else how to start one."""
-    from kvops import registry
-    from kvops.errors import NodeNotFound
-
-    names = ", ".join(record.name for record in registry.running())
-    start = "start one: kvops node start --detach"
-    return NodeNotFound(what, hint=f"those that run: {names}" if names else start)
-
-
-def _call(record: NodeRecord, method: str, path: str) -> dict[str, Any]:
-    """One call to a local control plane. Raises NodeUnreachable, NodeProtocolError."""
-    import httpx
-
-    from kvops import registry
-    from kvops.errors import NodeProtocolError, NodeUnreachable
-
-    try:
-        token = registry.token_file(record.name).read_text().strip()
-        answer = httpx.request(
-            method,
-            record.control_url + path,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=10,
-            trust_env=False,
-        )
-        body: dict[str, Any] = answer.json()
-    except (OSError, httpx.HTTPError, ValueError) as error:
-        raise NodeUnreachable(
-            f"{record.name} does not answer at {record.control_url}: {type(error).__name__}",
-            hint=f"see kvops node logs --node {record.name}",
-        ) from None
-    if not answer.is_success:
-        raise NodeProtocolError(
-            f"{record.name} answered {answer.status_code}: {body['error']['message']}",
-            hint=f"see kvops node logs --node {record.name}",
-        )
-    return body
+    record = find(node)
+    typer.echo(f"{record.name} is {call(record, 'POST', '/control/resume')['state']}")
 
 
 def _row(record: NodeRecord) -> dict[str, Any]:
@@ -220,7 +166,7 @@ def _row(record: NodeRecord) -> dict[str, Any]:
 def _snapshot(record: NodeRecord) -> NodeSnapshot:
     from kvops.telemetry.snapshot import decode_snapshot
 
-    return decode_snapshot(json.dumps(_call(record, "GET", "/control/snapshot")).encode())
+    return decode_snapshot(json.dumps(call(record, "GET", "/control/snapshot")).encode())
 
 
 def _figures(snapshot: NodeSnapshot) -> dict[str, Any]:
