@@ -59,6 +59,11 @@ def log_file(name: str) -> Path:
     return node_dir(name) / "node.log"
 
 
+def audit_dir(name: str) -> Path:
+    node_dir(name)  # refuses what is no name
+    return paths.state_dir() / "audit" / name
+
+
 def write(record: NodeRecord) -> None:
     paths.write_atomic(node_dir(record.name) / "node.json", msgspec.json.encode(record))
 

@@ -21,17 +21,16 @@ import structlog
 from kvops import __version__, failpoints, paths, registry
 from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
-from kvops.errors import KvopsError
 from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged, resolve
 from kvops.node.access import Access
 from kvops.node.admission import Admission
 from kvops.node.api.app import control_plane, data_plane
+from kvops.node.audit import AuditLog, audited
 from kvops.node.auth import AdminToken, TenantSalts
 from kvops.node.listener import CONTROL_CONNECTIONS, Listener, bind, url_of
-from kvops.node.logs import log_to
+from kvops.node.logs import logged, on_loop_failure
 from kvops.node.meter import Meter
-from kvops.node.notify import Notifier
 from kvops.node.orders import start_message
 from kvops.node.preflight import check_machine, check_model, runs_already
 from kvops.node.prompts import PromptReader
@@ -39,6 +38,7 @@ from kvops.node.quality import quality_line
 from kvops.node.quarantine import Quarantine
 from kvops.node.reload_parts import reload_of
 from kvops.node.results import ResultStore
+from kvops.node.secrecy import forbid_core_files
 from kvops.node.services import Services
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
@@ -57,8 +57,12 @@ log = structlog.get_logger("kvops.daemon")
 def run_node(loaded: LoadedConfig, report: Report) -> None:
     """Serve until SIGTERM, SIGINT or `/control/shutdown`. Raises NodeError, ConfigError, ModelError."""
     os.umask(0o077)
+    forbid_core_files()
     folder = paths.make_private(registry.node_dir(loaded.config.name))
-    with _lock(folder, loaded.config.name), _logged(registry.log_file(loaded.config.name)):
+    with (
+        _lock(folder, loaded.config.name),
+        logged(registry.log_file(loaded.config.name), loaded.config.logging),
+    ):
         if points := ", ".join(failpoints.armed()):
             log.warning("failpoints_on", points=points)
             report("FAILPOINTS ON", f"{points}: faults on purpose")
@@ -66,15 +70,19 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
         model = resolve(loaded.config.model.name)
         check_model(loaded.config, model.path)
         report("checks", machine)
-        asyncio.run(Daemon(loaded, model, folder, report).run())
+        with audited(loaded) as audit:
+            asyncio.run(Daemon(loaded, model, folder, audit, report).run())
 
 
 class Daemon:
     def __init__(
-        self, loaded: LoadedConfig, model: StoredModel, folder: Path, report: Report
+        self,
+        loaded: LoadedConfig,
+        model: StoredModel,
+        folder: Path,
+        audit: AuditLog,
+        report: Report,
     ) -> None:
-        self._notifier = Notifier.of_process()
-        report = self._notifier.following(report, loaded.config.runtime.drain_timeout)
         settings = Settings(loaded)
         config = loaded.config
         self._config = config
@@ -108,6 +116,7 @@ class Daemon:
             meter=meter,
             keys=self._access.keys,
             salts=TenantSalts(folder / "tenant.secret"),
+            audit=audit,
             model_name=model.name,
             shut_down=self._asked_to_stop,
             reload=reload_of(settings, self._supervisor, admission.results, report),
@@ -217,7 +226,6 @@ class Daemon:
             self._report("quality", quality_line(info, self._model))
             self._report("context length", _context(info, self._config.model.max_context_length))
         self._report("ready", f"kvops node stop --node {self._config.name} ends it")
-        self._beat = asyncio.create_task(self._notifier.watch(self._services.view.progresses))
 
     async def _drain(self) -> None:
         admission, timeout = self._services.admission, self._drain_timeout
@@ -247,6 +255,7 @@ class Daemon:
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(on_loop_failure)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
 
@@ -300,14 +309,3 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
         except OSError:
             raise runs_already(name) from None
         yield
-
-
-@contextlib.contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """The node's log tells why it ended, also when it never came up."""
-    log_to(file)
-    try:
-        yield
-    except KvopsError as error:
-        log.error("failed", error=error.code, message=error.message, next=error.hint or None)
-        raise

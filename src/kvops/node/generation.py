@@ -151,6 +151,11 @@ class Generation:
     def cached_tokens(self) -> int:
         return sum(choice.cached_tokens for choice in self.choices if choice.submit.leader is None)
 
+    @property
+    def error_code(self) -> str | None:
+        """Of the error that ended it."""
+        return self._error.code if self._error else None
+
     def submit(
         self, submits: list[Submit], *, queue_timeout: float, request_timeout: float
     ) -> None:
@@ -228,7 +233,7 @@ class Generation:
             request_id=self.request_id,
             tenant=self.tenant,
             outcome=outcome,
-            error=self._error.code if self._error else None,
+            error=self.error_code,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
             stored=self.stored,

@@ -7,12 +7,13 @@ floods, is counted (`dropped`) and nothing else. All files together stay within 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import structlog
 
 from kvops import failpoints
 from kvops.config.schema import Logging
+from kvops.errors import KvopsError, NodeError
 from kvops.node import secrecy
 from kvops.node.backlog import Backlog
 from kvops.node.rotation import RotatedFile, aside
@@ -56,6 +58,24 @@ def log_to(file: Path, settings: Logging | None = None) -> None:
     secrecy.on_uncaught(lambda error: log.error("uncaught", **secrecy.facts_of(error)))
 
 
+@contextlib.contextmanager
+def logged(file: Path, settings: Logging) -> Iterator[None]:
+    """The node's log tells why it ended, also when it never came up. What nobody foresaw is told without its text."""
+    log_to(file, settings)
+    try:
+        yield
+    except KvopsError as error:
+        log.error("failed", error=error.code, message=error.message, next=error.hint or None)
+        raise
+    except Exception as error:
+        log.error("failed", **secrecy.facts_of(error))
+        raise NodeError(
+            f"the node failed: {secrecy.described(error)}", hint="see kvops node logs"
+        ) from None
+    finally:
+        flush()
+
+
 def set_level(level: str) -> None:
     """Of kvops' own events, from now on."""
     logging.getLogger("kvops").setLevel(level.upper())
@@ -64,8 +84,9 @@ def set_level(level: str) -> None:
 def on_loop_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """asyncio's own report quotes what callbacks and tasks were given."""
     error = context.get("exception")
-    facts = secrecy.facts_of(error) if isinstance(error, BaseException) else {}
-    log.error("loop_failure", **facts)
+    if isinstance(error, asyncio.CancelledError):
+        return  # of a future that nobody awaits any more
+    log.error("loop_failure", **({} if error is None else secrecy.facts_of(error)))
 
 
 def keep(file: Path, data: bytes) -> None:

@@ -9,6 +9,7 @@ from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.errors import InvalidRequest, ModelUnknown
 from kvops.node.admission import Admission
+from kvops.node.audit import AuditLog
 from kvops.node.auth import Identifies, TenantSalts
 from kvops.node.meter import Meter
 from kvops.node.prompts import PromptReader
@@ -27,6 +28,7 @@ class Services:
     meter: Meter
     keys: Identifies
     salts: TenantSalts
+    audit: AuditLog
     model_name: str
     shut_down: Callable[[], None]
     reload: Reload
@@ -44,8 +46,9 @@ class Services:
         return self.settings.loaded
 
     def serving(self) -> tuple[EngineInfo, PromptReader]:
-        """Raises NotReady, Draining, EngineRestarted while the node takes no requests."""
+        """Raises NotReady, Draining, EngineRestarted, AuditUnavailable while the node takes no requests."""
         self.admission.check_open()
+        self.audit.check()
         if self.supervisor.info is None or self.reader is None:
             raise self.supervisor.why_not_ready()
         return self.supervisor.info, self.reader

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from kvops.node.api import control, health, openai, problems, quarantine, settings
+from kvops.node.api.audited import ActionAudit, Audited, RequestAudit
 from kvops.node.api.gate import Gate, by_admin_token, by_api_key
 from kvops.node.auth import AdminToken
 from kvops.node.services import Services
@@ -28,11 +29,14 @@ def create_control_app(services: Services) -> FastAPI:
 
 
 def data_plane(services: Services) -> ASGIApp:
-    return Gate(create_data_app(services), by_api_key(services.keys), services.meter.rejected)
+    gate = Gate(create_data_app(services), by_api_key(services.keys), services.meter.rejected)
+    return Audited(gate, RequestAudit(services.audit))
 
 
 def control_plane(services: Services, token: AdminToken, host: str, port: int) -> ASGIApp:
-    return Gate(create_control_app(services), by_admin_token(token, host, port), lambda code: None)
+    app = create_control_app(services)
+    gate = Gate(app, by_admin_token(token, host, port), lambda code: None)
+    return Audited(gate, ActionAudit(services.audit, lambda: services.loaded.config_hash))
 
 
 def _bare(title: str, services: Services) -> FastAPI:

@@ -143,5 +143,6 @@ def by_admin_token(token: AdminToken, host: str, port: int) -> Callable[[Scope, 
             raise Forbidden("the control plane takes no requests from web pages.")
         if not token.accepts(headers.get("authorization")):
             raise InvalidApiKey("the admin token is missing or wrong.")
+        scope["state"]["operator"] = True
 
     return admit

@@ -10,6 +10,7 @@ from kvops.errors import InvalidRequest
 from kvops.models.tokenizer import Tokenizer
 from kvops.node.admission import Work
 from kvops.node.api.answers import Answer
+from kvops.node.api.audited import accepted
 from kvops.node.api.jsonbody import JsonRoute
 from kvops.node.api.prepare import (
     Prepared,
@@ -110,6 +111,7 @@ async def _answer(
     )
     generation = node.admission.admit(work)
     request.state.admitted = True
+    accepted(request, node.audit, generation)
     replies = Replies(generation, tokenizer, body.stop, body.min_tokens or 0)
     answer = Answer(generation, replies, shape, prepared.removed)
     if body.stream:

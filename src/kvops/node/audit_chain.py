@@ -1,0 +1,152 @@
+"""The files of an audit: JSON lines, each with the SHA-256 of the line before, from file to file. Only ever appended
+to, by one process; a line that a crash cut short stays where it is, and the next one says so.
+
+A file is named by its first `seq`. What nobody can see in a chain is that its end was cut off: keep the last hash
+elsewhere to prove that (`kvops audit verify` prints it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvops import failpoints
+from kvops.node.rotation import write_whole
+from kvops.paths import fsync_folder, make_private
+
+GENESIS = "0" * 64
+"""What the first line of all names as the line before it."""
+TORN = "torn"
+_TAIL = 1 << 20
+"""No line is longer."""
+
+Record = dict[str, Any]
+
+
+class Chain:
+    """Not for two threads at once."""
+
+    def __init__(self, folder: Path, *, max_bytes: int, keep: int) -> None:
+        """`keep`: at most so many files."""
+        self._folder, self._max_bytes, self._keep = folder, max_bytes, keep
+        self._handle: int | None = None
+        self._seq, self._prev, self._torn = 1, GENESIS, 0
+
+    def append(self, records: Sequence[Record]) -> None:
+        """All of them, on the disk, or none. Raises OSError."""
+        try:
+            handle = self._ready()
+            if self._torn:
+                records = [_stamped({"event": TORN, "bytes": self._torn}), *records]
+            data, prev = self._chained(records)
+            end = os.fstat(handle).st_size
+            if not self._torn and end and end + len(data) > self._max_bytes:
+                handle, end = self._begin_file(), 0
+            _write_durably(handle, data, end)
+        except OSError:
+            self.close()  # what the disk has is read anew
+            raise
+        self._seq, self._prev, self._torn = self._seq + len(records), prev, 0
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+
+    def _ready(self) -> int:
+        if self._handle is not None:
+            return self._handle
+        make_private(self._folder)
+        files = files_of(self._folder)
+        self._resume(files)
+        return self._open(files[-1]) if files else self._begin_file()
+
+    def _resume(self, files: Sequence[Path]) -> None:
+        """Where the last line on the disk left off."""
+        self._seq, self._prev, self._torn = 1, GENESIS, 0
+        for file in reversed(files):
+            data = _tail(file)
+            if not data:
+                continue  # made, and nothing written
+            lines = data.split(b"\n")
+            self._torn = len(lines[-1])
+            whole = lines if self._torn else lines[:-1]
+            self._prev = digest(whole[-1])
+            self._seq = 1 + next(filter(None, map(seq_of, reversed(whole))), 0)
+            return
+
+    def _chained(self, records: Sequence[Record]) -> tuple[bytes, str]:
+        """Their lines, and the hash of the last of them."""
+        lines, prev = [], self._prev
+        for at, record in enumerate(records):
+            lines.append(msgspec.json.encode({"seq": self._seq + at, **record, "prev": prev}))
+            prev = digest(lines[-1])
+        return (b"\n" if self._torn else b"") + b"\n".join(lines) + b"\n", prev
+
+    def _begin_file(self) -> int:
+        self.close()
+        handle = self._open(self._folder / f"audit-{self._seq:012d}.jsonl")
+        fsync_folder(self._folder)
+        for old in files_of(self._folder)[: -self._keep]:
+            old.unlink()
+        return handle
+
+    def _open(self, file: Path) -> int:
+        self._handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return self._handle
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(folder.glob("audit-*.jsonl"))
+
+
+def digest(line: bytes) -> str:
+    """What the next line names: SHA-256 of the bytes without the line end."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def read_record(line: bytes) -> Record | None:
+    """None for what is no line of an audit."""
+    try:
+        record = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+    right = isinstance(record.get("seq"), int) and isinstance(record.get("prev"), str)
+    return record if right else None
+
+
+def seq_of(line: bytes) -> int | None:
+    record = read_record(line)
+    return None if record is None else record["seq"]
+
+
+def _stamped(record: Record) -> Record:
+    return {"ts": datetime.now(UTC).isoformat(timespec="milliseconds"), **record}
+
+
+def _tail(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, opened.tell() - _TAIL))
+        return opened.read()
+
+
+def _write_durably(handle: int, data: bytes, end: int) -> None:
+    """What could not be made durable is taken back: the kernel may not say a second time that it is lost."""
+    write_whole(handle, data, end)
+    try:
+        failpoints.reach("audit.fsync.eio")
+        os.fsync(handle)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise
