@@ -31,6 +31,7 @@ from kvops.node.auth import AdminToken, TenantSalts
 from kvops.node.listener import CONTROL_CONNECTIONS, Listener, bind, url_of
 from kvops.node.logs import logged, on_loop_failure
 from kvops.node.meter import Meter
+from kvops.node.notify import Notifier
 from kvops.node.orders import start_message
 from kvops.node.preflight import check_machine, check_model, runs_already
 from kvops.node.prompts import PromptReader
@@ -83,6 +84,8 @@ class Daemon:
         audit: AuditLog,
         report: Report,
     ) -> None:
+        self._notifier = Notifier.of_process()
+        report = self._notifier.following(report, loaded.config.runtime.drain_timeout)
         settings = Settings(loaded)
         config = loaded.config
         self._config = config
@@ -226,6 +229,7 @@ class Daemon:
             self._report("quality", quality_line(info, self._model))
             self._report("context length", _context(info, self._config.model.max_context_length))
         self._report("ready", f"kvops node stop --node {self._config.name} ends it")
+        self._beat = asyncio.create_task(self._notifier.watch(self._services.view.progresses))
 
     async def _drain(self) -> None:
         admission, timeout = self._services.admission, self._drain_timeout
