@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from kvops import failpoints
 from kvops.errors import InternalError, QueueTimeout, RequestCancelled, RequestError, RequestTimeout
+from kvops.node.leak import leak
 from kvops.node.meter import Meter, Outcome
 from kvops.node.results import Events
 from kvops.node.supervisor import Supervisor
@@ -221,6 +223,8 @@ class Generation:
         self._cancel_choices()
         for timer in self._timers:
             timer.cancel()
+        if failpoints.reach("request.ends.leaks"):
+            leak()
         self._on_close(self)
         seconds = time.monotonic() - self.received_at
         if self.stored:

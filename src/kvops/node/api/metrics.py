@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
+import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -38,6 +40,7 @@ class _NodeCollector(Collector):
         yield from _kv(snapshot)
         yield from _queue(snapshot)
         yield from _traffic(snapshot)
+        yield from _process()
         yield _counter(
             "result_store_hits",
             "Requests answered with a kept result.",
@@ -108,6 +111,16 @@ def _engine(snapshot: NodeSnapshot, view: NodeView) -> Iterator[Metric]:
     yield _gauge(
         "quarantined_shapes", "Request shapes that are in quarantine.", quarantine.quarantined
     )
+
+
+def _process() -> Iterator[Metric]:
+    """Of the daemon: what grows without end is a leak."""
+    process = psutil.Process()
+    with process.oneshot():
+        yield _gauge("daemon_resident_bytes", "Memory of the daemon.", process.memory_info().rss)
+        yield _gauge("daemon_threads", "Threads of the daemon.", process.num_threads())
+    yield _gauge("daemon_open_files", "Descriptors of the daemon.", process.num_fds())
+    yield _gauge("daemon_tasks", "Tasks of the daemon's event loop.", len(asyncio.all_tasks()))
 
 
 def _memory(snapshot: NodeSnapshot) -> Iterator[Metric]:
