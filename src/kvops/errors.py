@@ -27,6 +27,7 @@ KvopsError
     ├── RouteUnknown              404 not_found
     ├── MethodNotAllowed          405 method_not_allowed
     ├── RequestCancelled          409 cancelled
+    ├── DrillRefused              409 drill_refused
     ├── BodyTimeout               408 body_timeout
     ├── TooLarge                  413 / 431 / 400 too_large
     ├── Quarantined               422 quarantined
@@ -224,6 +225,14 @@ class RequestCancelled(RequestError):
 
     code = "cancelled"
     status = 409
+
+
+class DrillRefused(RequestError):
+    """A drill of alert delivery that could prove nothing."""
+
+    code = "drill_refused"
+    status = 409
+    type = "invalid_request_error"
 
 
 class BodyTimeout(InvalidRequest):
