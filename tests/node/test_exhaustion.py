@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,7 +42,8 @@ def test_a_crowd_is_served_or_told_to_come_back(cramped_node: RunningNode) -> No
         else:
             assert (answer.status_code, error_of(answer)["code"]) == (429, "queue_full")
             assert "retry-after" in answer.headers
-    assert Counter(answer.status_code for answer in answers)[200] >= 20
+    served = sum(answer.status_code == 200 for answer in answers)
+    assert served >= 8, "so many of three choices each may wait at once"
     eventually_idle(cramped_node)
     progress = cramped_node.snapshot().progress
     assert isinstance(progress, Known)
