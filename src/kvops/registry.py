@@ -61,7 +61,17 @@ def log_file(name: str) -> Path:
 
 def audit_dir(name: str) -> Path:
     node_dir(name)  # refuses what is no name
-    return paths.state_dir() / "audit" / name
+    return _audits() / name
+
+
+def audited() -> list[str]:
+    """The nodes that have an audit, running or not."""
+    folder = _audits()
+    return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+
+
+def _audits() -> Path:
+    return paths.state_dir() / "audit"
 
 
 def write(record: NodeRecord) -> None:
