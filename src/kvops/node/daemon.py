@@ -25,6 +25,7 @@ from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged, resolve
 from kvops.node.access import Access
 from kvops.node.admission import Admission
+from kvops.node.alerting import alerting_of
 from kvops.node.api.app import control_plane, data_plane
 from kvops.node.audit import AuditLog, audited
 from kvops.node.auth import AdminToken, TenantSalts
@@ -111,9 +112,12 @@ class Daemon:
             ResultStore(settings, model.revision),
             Quarantine(folder / "quarantine.json", settings),
         )
+        view = NodeView(settings, self._supervisor, admission, meter, model.name, model.revision)
+        alerting = alerting_of(view, folder)
         self._services = Services(
             settings=settings,
-            view=NodeView(settings, self._supervisor, admission, meter, model.name, model.revision),
+            view=view,
+            alerting=alerting,
             admission=admission,
             supervisor=self._supervisor,
             meter=meter,
@@ -122,7 +126,7 @@ class Daemon:
             audit=audit,
             model_name=model.name,
             shut_down=self._asked_to_stop,
-            reload=reload_of(settings, self._supervisor, admission.results, report),
+            reload=reload_of(settings, self._supervisor, admission.results, alerting, report),
             started_at=time.time(),
         )
         self._token = AdminToken(registry.token_file(config.name))
@@ -132,7 +136,7 @@ class Daemon:
         self._handle_signals()
         listeners = self._listen()
         serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
-        watch = asyncio.create_task(self._access.watch())
+        watch = asyncio.gather(self._access.watch(), self._services.alerting.run())
         reader = asyncio.create_task(asyncio.to_thread(PromptReader.load, self._model.path))
         engine = asyncio.create_task(self._run_engine(reader))
         try:
@@ -143,7 +147,7 @@ class Daemon:
             watch.cancel()
             for listener in listeners:
                 listener.should_exit = True
-            await asyncio.gather(*serving, return_exceptions=True)
+            await asyncio.gather(*serving, watch, return_exceptions=True)
             await self._end_engine(engine)
             registry.remove(self._config.name)
             log.info("stopped")

@@ -16,6 +16,11 @@ Outcome = Literal["stop", "length", "cancelled", "timeout", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("stop", "length", "cancelled", "timeout", "error")
 LATENCY_WINDOW = 300.0
 RATE_WINDOW = 30
+REFUSALS = (
+    "queue_full", "tenant_limit", "kv_quota", "queue_timeout", "not_ready", "draining", "engine_restarted",
+    "audit_unavailable", "template_timeout", "internal_error",
+)  # fmt: skip
+"""Reasons of the node's own for which it turns requests away; `/metrics` counts each from 0."""
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = TTFT_BOUNDS

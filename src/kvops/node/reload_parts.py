@@ -10,7 +10,7 @@ from kvops.config.settings import Settings
 from kvops.node.logs import set_level
 from kvops.node.orders import set_tenants
 from kvops.node.quotas import with_quotas
-from kvops.node.reload import Reload, begin
+from kvops.node.reload import Part, Reload, begin
 from kvops.node.results import ResultStore
 from kvops.node.supervisor import Supervisor
 
@@ -19,6 +19,7 @@ def reload_of(
     settings: Settings,
     supervisor: Supervisor,
     results: ResultStore,
+    alerting: Part,
     report: Callable[[str, str], None],
 ) -> Reload:
     """With what the node starts with as the version in force. Raises ConfigError, OSError."""
@@ -27,7 +28,7 @@ def reload_of(
         settings,
         history,
         begin(history, settings.loaded, report),
-        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel()),
+        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel(), alerting),
         lambda: None if supervisor.state == "ready" else supervisor.why_not_ready(),
     )
 

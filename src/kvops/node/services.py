@@ -9,6 +9,7 @@ from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.errors import InvalidRequest, ModelUnknown
 from kvops.node.admission import Admission
+from kvops.node.alerting import Alerting
 from kvops.node.audit import AuditLog
 from kvops.node.auth import Identifies, TenantSalts
 from kvops.node.meter import Meter
@@ -23,6 +24,7 @@ from kvops.node.wire import RANK, EngineInfo, Prefix, PriorityClass
 class Services:
     settings: Settings
     view: NodeView
+    alerting: Alerting
     admission: Admission
     supervisor: Supervisor
     meter: Meter

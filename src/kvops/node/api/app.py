@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from kvops.node.api import control, health, openai, problems, quarantine, settings
+from kvops.node.api import alerts, control, health, openai, problems, quarantine, settings
 from kvops.node.api.audited import ActionAudit, Audited, RequestAudit
 from kvops.node.api.gate import Gate, by_admin_token, by_api_key
 from kvops.node.auth import AdminToken
@@ -24,6 +24,7 @@ def create_control_app(services: Services) -> FastAPI:
     app = _bare("kvops control plane", services)
     app.include_router(control.router)
     app.include_router(settings.router)
+    app.include_router(alerts.router)
     app.include_router(quarantine.router)
     return app
 

@@ -1,0 +1,1 @@
+"""Ways to a receiver. Whatever goes wrong is said without the URL, which holds a token."""
