@@ -26,6 +26,8 @@ class Peers:
 
     def __init__(self, most: int, networks: Sequence[Network] = ()) -> None:
         self.most = most
+        self.leaving = 0
+        """Connections that were refused and are not gone yet."""
         self.refused: Counter[str] = Counter(network=0, full=0)
         self._networks = tuple(networks)
         self._logged_at = 0.0

@@ -21,6 +21,10 @@ from kvops.node.peers import Peers
 HEADER_SECONDS = 15.0
 SEND_SECONDS = 30.0
 LINGER_SECONDS = 10.0
+"""For a body that is still being sent after its answer."""
+LEAVE_SECONDS = 1.0
+MAX_LEAVING = 64
+"""Connections that were turned away and have a moment to read why; more are cut."""
 
 
 class BoundedProtocol(H11Protocol):
@@ -28,25 +32,47 @@ class BoundedProtocol(H11Protocol):
 
     _head_deadline: asyncio.TimerHandle | None = None
     _send_deadline: asyncio.TimerHandle | None = None
+    _turned_away = False
+    below_tls: asyncio.Transport | None = None
+    """What carries the transport of a connection with TLS."""
 
     def __init__(self, *args: Any, peers: Peers, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._peers = peers
 
     def data_received(self, data: bytes) -> None:
+        if self._turned_away:
+            return
         super().data_received(data)
         self._watch_head()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state = {**self.app_state, ABORT: transport.abort}
-        transport.set_write_buffer_limits(high=0)  # any byte that the client does not take is seen
+        # Any byte that the client does not take is seen.
+        (self.below_tls or transport).set_write_buffer_limits(high=0)
         try:
             self.check_peer(transport, len(self.connections))
         except RequestError as error:
-            self._write_error(error)
+            self._turn_away(error)
         else:
             self._watch_head()
+
+    def _turn_away(self, error: RequestError) -> None:
+        """The answer comes before the request; bytes that stay unread would reset the connection before it is read."""
+        self._turned_away = True
+        self.connections.discard(self)
+        self._write_answer(error)
+        if self._peers.leaving >= MAX_LEAVING or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._peers.leaving += 1
+        self.loop.call_later(LEAVE_SECONDS, self._gone)
+        self.transport.write_eof()
+
+    def _gone(self) -> None:
+        self._peers.leaving -= 1
+        self.transport.close()
 
     def check_peer(self, transport: asyncio.Transport, held: int) -> None:
         """Raises Forbidden, QueueFull for a connection that may not be, of `held` ones."""
@@ -76,11 +102,13 @@ class BoundedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_sending()
+        if self._send_deadline is None:
+            self._watch_sending()
 
     def resume_writing(self) -> None:
         if self._send_deadline is not None:
             self._send_deadline.cancel()
+            self._send_deadline = None
         super().resume_writing()
 
     def _watch_sending(self) -> None:
@@ -92,7 +120,9 @@ class BoundedProtocol(H11Protocol):
         queued = bytearray(4)
         with contextlib.suppress(OSError):
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
-        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+        held = [self.transport, self.below_tls]
+        size = sum(each.get_write_buffer_size() for each in held if each is not None)
+        return size + int.from_bytes(queued, sys.byteorder)
 
     def _check_sent(self, before: int) -> None:
         if self._unsent() < before:
@@ -122,6 +152,10 @@ class BoundedProtocol(H11Protocol):
         self._write_error(error)
 
     def _write_error(self, error: RequestError) -> None:
+        self._write_answer(error)
+        self.transport.close()
+
+    def _write_answer(self, error: RequestError) -> None:
         body = json.dumps(error.body()).encode()
         headers = [
             (b"content-type", b"application/json"),
@@ -135,7 +169,6 @@ class BoundedProtocol(H11Protocol):
             head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def _watch_head(self) -> None:
         """Armed from a connection's or a request's first byte until its head is complete."""

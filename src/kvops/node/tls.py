@@ -7,19 +7,18 @@ and each handshake takes the certificate that is in force then, which a server w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvops.errors import ConfigError, RequestError
+from kvops.node.protocol import SEND_SECONDS, BoundedProtocol
 
 if TYPE_CHECKING:
-    from kvops.node.protocol import BoundedProtocol
+    from _typeshed import ReadableBuffer
 
 HANDSHAKE_SECONDS = 10.0
-_GOODBYE_SECONDS = 2.0
 
 
 class Certificate:
@@ -73,7 +72,7 @@ class TlsDoor(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._raw = transport
+        self._raw = self._inner.below_tls = transport
         held = self._inner.connections
         held.add(self)  # type: ignore[arg-type]
         try:
@@ -107,19 +106,20 @@ class TlsDoor(asyncio.Protocol):
                 self._certificate.context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=_GOODBYE_SECONDS,
+                ssl_shutdown_timeout=SEND_SECONDS,
             )
         except (OSError, EOFError):  # no TLS, another's TLS, too slow, or gone
             transport.abort()
             return
         finally:
             self._leave()
-        if secured is None or secured.is_closing():
-            return
-        with contextlib.suppress(OSError):
-            self._hand_over(secured)
+        if secured is not None and not transport.is_closing():
+            self._hand_over(transport, secured)
 
-    def _hand_over(self, secured: asyncio.Transport) -> None:
+    def _hand_over(self, transport: asyncio.Transport, secured: asyncio.Transport) -> None:
+        talk = transport.get_protocol()
+        assert isinstance(talk, asyncio.BufferedProtocol)
+        transport.set_protocol(_Relay(talk, self._inner))
         secured.set_protocol(self._inner)
         self._inner.connection_made(secured)
         if self._early:
@@ -129,3 +129,31 @@ class TlsDoor(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._inner.connections.discard(self)
+
+
+class _Relay(asyncio.BufferedProtocol):
+    """Between socket and TLS: HTTP too learns when the socket does not take all, which TLS keeps to itself."""
+
+    def __init__(self, talk: asyncio.BufferedProtocol, inner: BoundedProtocol) -> None:
+        self._talk = talk
+        self._inner = inner
+
+    def get_buffer(self, sizehint: int) -> ReadableBuffer:
+        return self._talk.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._talk.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool | None:
+        return self._talk.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._talk.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._talk.pause_writing()
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+        self._talk.resume_writing()  # writes what it held back, which may pause again
