@@ -16,6 +16,7 @@ KvopsError
 │   ├── NodeStartError
 │   └── EngineDied
 ├── AuditBroken             an audit is not as it was written                exit 1
+├── AlertNotDelivered       a drill of alert delivery failed                 exit 1
 ├── LoadRunError            a load run could not be made                     exit 1
 └── RequestError            an HTTP request is answered with an error object (design §6)
     ├── InvalidRequest            400 invalid_request
@@ -138,6 +139,11 @@ class EngineDied(NodeError):
 class AuditBroken(KvopsError):
     code = "audit_broken"
     default_hint = "keep the files as they are: somebody changed them, or the disk did"
+
+
+class AlertNotDelivered(KvopsError):
+    code = "alert_not_delivered"
+    default_hint = "kvops alerts list shows each channel's last error"
 
 
 class LoadRunError(KvopsError):

@@ -39,9 +39,17 @@ def nothing_runs(what: str) -> NodeNotFound:
 
 
 def call(
-    record: NodeRecord, method: str, path: str, body: dict[str, Any] | None = None
+    record: NodeRecord,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    *,
+    patience: float = 10,
 ) -> dict[str, Any]:
-    """One call to a local control plane. Raises NodeUnreachable, NodeProtocolError."""
+    """One call to a local control plane, whose answer may take `patience` seconds.
+
+    Raises NodeUnreachable, NodeProtocolError.
+    """
     import httpx
 
     from kvops import registry
@@ -54,7 +62,7 @@ def call(
             record.control_url + path,
             headers={"Authorization": f"Bearer {token}"},
             json=body,
-            timeout=10,
+            timeout=patience,
             trust_env=False,
         )
         said: dict[str, Any] = answer.json()

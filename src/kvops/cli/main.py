@@ -47,12 +47,13 @@ def _root(
 
 
 def _register() -> None:
-    from kvops.cli import audit, demo, keys, load, model, node, snapshot, tui, verify
+    from kvops.cli import alerts, audit, demo, keys, load, model, node, snapshot, tui, verify
 
     app.add_typer(model.app, name="model")
     app.add_typer(node.app, name="node")
     app.add_typer(keys.app, name="keys")
     app.add_typer(audit.app, name="audit")
+    app.add_typer(alerts.app, name="alerts")
     app.add_typer(load.app, name="load")
     app.command("snapshot")(snapshot.snapshot)
     app.command("tui")(tui.tui)
