@@ -34,7 +34,8 @@ async def readyz(request: Request) -> Response:
 @router.head("/metrics", include_in_schema=False)
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    body, content_type = exposition(_view(request))
+    services: Services = request.app.state.services
+    body, content_type = exposition(services.view, services.audit)
     return Response(body, headers={"Content-Type": content_type})
 
 

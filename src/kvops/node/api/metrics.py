@@ -13,7 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from kvops import __version__
+from kvops.node.api.alert_metrics import alert_metrics
+from kvops.node.audit import AuditLog
 from kvops.node.logs import dropped
+from kvops.node.meter import REFUSALS
 from kvops.node.state import NodeView
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 
@@ -21,16 +24,17 @@ STATES = ("loading", "ready", "draining", "stalled", "restarting", "stopping", "
 RESTART_REASONS = ("killed", "exited", "fatal", "stalled", "protocol")
 
 
-def exposition(view: NodeView) -> tuple[bytes, str]:
+def exposition(view: NodeView, audit: AuditLog) -> tuple[bytes, str]:
     """Text and content type."""
     registry = CollectorRegistry()
-    registry.register(_NodeCollector(view))
+    registry.register(_NodeCollector(view, audit))
     return generate_latest(registry) + generate_latest(view.meter.registry), CONTENT_TYPE_LATEST
 
 
 class _NodeCollector(Collector):
-    def __init__(self, view: NodeView) -> None:
+    def __init__(self, view: NodeView, audit: AuditLog) -> None:
         self._view = view
+        self._audit = audit
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._view.snapshot()
@@ -41,6 +45,8 @@ class _NodeCollector(Collector):
         yield from _queue(snapshot)
         yield from _traffic(snapshot)
         yield from _process()
+        yield from _audited(self._audit)
+        yield from alert_metrics(snapshot)
         yield _counter(
             "result_store_hits",
             "Requests answered with a kept result.",
@@ -90,6 +96,11 @@ def _identity(snapshot: NodeSnapshot) -> Iterator[Metric]:
     yield _counter("log_dropped", "Log lines that could not be kept.", dropped())
     rows = [(state, float(state == snapshot.state)) for state in STATES]
     yield _gauges("node_state", "1 for the state the node is in.", "state", rows)
+
+
+def _audited(audit: AuditLog) -> Iterator[Metric]:
+    yield _counter("audit_dropped", "Audit records that could not be kept.", audit.dropped)
+    yield _gauge("audit_failing", "1 while the audit cannot be written.", audit.failing)
 
 
 def _engine(snapshot: NodeSnapshot, view: NodeView) -> Iterator[Metric]:
@@ -187,7 +198,8 @@ def _traffic(snapshot: NodeSnapshot) -> Iterator[Metric]:
         "outcome",
         traffic.requests_by_outcome.items(),
     )
-    reasons = traffic.rejections_by_reason.items()
+    # A series that starts with its first event hides that event from a rate.
+    reasons = (dict.fromkeys(REFUSALS, 0) | traffic.rejections_by_reason).items()
     yield _counters("request_rejections", "Requests refused before admission.", "reason", reasons)
     yield _counter("prompt_tokens", "Prompt tokens of started requests.", traffic.prompt_tokens)
     yield _counter("generation_tokens", "Tokens generated.", traffic.generation_tokens)

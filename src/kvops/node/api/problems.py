@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,6 +24,7 @@ from kvops.errors import (
     RequestError,
     RouteUnknown,
 )
+from kvops.node.secrecy import facts_of
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _NO_FIELD = {"str", "int", "float", "bool", "body", "query", "none"}
@@ -90,11 +89,7 @@ async def _on_defect(request: Request, error: Exception) -> Response:
 
 def log_defect(error: BaseException, request_id: str) -> None:
     """Where it happened, never with which values: an exception's text may quote the request."""
-    frames = [
-        f"{Path(f.filename).name}:{f.lineno} {f.name}"
-        for f in traceback.extract_tb(error.__traceback__)[-8:]
-    ]
-    log.error("request_failed", request_id=request_id, error=type(error).__name__, frames=frames)
+    log.error("request_failed", request_id=request_id, **facts_of(error))
 
 
 def invalid_field(errors: Sequence[Any]) -> InvalidRequest:

@@ -22,6 +22,7 @@ from kvops import failpoints
 from kvops.errors import KvopsError
 from kvops.node import wire
 from kvops.node.engine.cuda.faults import GpuFault, fault_of
+from kvops.node.secrecy import described, on_uncaught, trace_of
 
 if TYPE_CHECKING:
     from kvops.node.engine.engine import Engine
@@ -38,6 +39,8 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._frames = wire.FrameBuffer()
+        self.serving = False
+        """Requests have come in, which the text of an exception may quote."""
 
     def send(self, message: wire.FromEngine) -> None:
         try:
@@ -139,6 +142,7 @@ def serve(connection: Connection) -> None:
 
     engine = Engine.load(start, lambda phase, detail: connection.send(wire.Loading(phase, detail)))
     connection.send(wire.Ready(engine.info))
+    connection.serving = True
     service = Service(engine, connection, start.batch_window)
     for message in early:
         service._handle(message)
@@ -163,28 +167,37 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("kvops-engine")
+    on_uncaught(lambda error: _log.error("uncaught: %s", described(error)))
     try:
         failpoints.arm_from_environment()
         serve(connection)
     except Closed:
         return 0
     except Exception as error:
-        _log.exception("the engine ends")
         fault = fault_of(error)
+        _say_why(error, quoted=not connection.serving)
         with contextlib.suppress(Closed):
-            connection.send(_last_word(error, fault))
+            connection.send(_last_word(error, fault, quoted=not connection.serving))
         if fault is not None and fault.sticky:
             os._exit(1)  # what frees GPU memory at exit might wait for a GPU that answers no more
         return 1
     return 0
 
 
-def _last_word(error: Exception, fault: GpuFault | None) -> wire.Fatal:
+def _say_why(error: Exception, *, quoted: bool) -> None:
+    if quoted:
+        _log.error("the engine ends", exc_info=error)
+    else:
+        _log.error("the engine ends: %s\n  %s", described(error), "\n  ".join(trace_of(error)))
+
+
+def _last_word(error: Exception, fault: GpuFault | None, *, quoted: bool) -> wire.Fatal:
     if isinstance(error, KvopsError):
         return wire.Fatal(error.code, error.message, error.hint)
     if fault is not None:
         return wire.Fatal(fault.code, fault.message, fault.hint)
-    return wire.Fatal("engine_died", f"{type(error).__name__}: {error}")
+    words = f"{type(error).__name__}: {error}" if quoted else described(error)
+    return wire.Fatal("engine_died", words)
 
 
 if __name__ == "__main__":

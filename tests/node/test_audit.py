@@ -1,0 +1,321 @@
+"""Each decision and act is one line of a chain that shows every change, and a disk that refuses loses none unsaid."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvops import failpoints
+from kvops.config.schema import Audit
+from kvops.errors import AuditUnavailable
+from kvops.node import audit as audits
+from kvops.node.audit import AuditLog
+from kvops.node.audit_chain import GENESIS, Chain, digest, files_of
+from kvops.node.audit_verify import verify
+from kvops.node.peer_uid import uid_behind
+from tests.harness import RunningNode, start_node
+from tests.node.conftest import HTTP, complete, eventually, model_of
+
+
+@pytest.fixture(autouse=True)
+def _no_faults() -> Iterator[None]:
+    yield
+    failpoints.arm("")
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in files_of(folder) for line in file.read_text().splitlines()]
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"event": "answered", "number": number} for number in numbers]
+
+
+def small_chain(folder: Path, keep: int = 100) -> Chain:
+    """Three records a file."""
+    return Chain(folder, max_bytes=450, keep=keep)
+
+
+def test_each_line_names_the_one_before_across_files_and_restarts(tmp_path: Path) -> None:
+    for start in (0, 5):
+        chain = small_chain(tmp_path)
+        for number in range(start, start + 5):
+            chain.append(rows(number))
+        chain.close()
+    found = records(tmp_path)
+    assert [record["number"] for record in found] == list(range(10))
+    assert [record["seq"] for record in found] == list(range(1, 11))
+    assert found[0]["prev"] == GENESIS
+    assert len(files_of(tmp_path)) > 2
+    verdict = verify(tmp_path)
+    assert verdict.whole
+    assert (verdict.records, verdict.first_seq, verdict.last_seq) == (10, 1, 10)
+    last = files_of(tmp_path)[-1].read_bytes().splitlines()[-1]
+    assert verdict.last_hash == digest(last)
+
+
+def test_the_oldest_files_go_and_the_rest_still_proves_itself(tmp_path: Path) -> None:
+    chain = small_chain(tmp_path, keep=2)
+    for number in range(20):
+        chain.append(rows(number))
+    assert len(files_of(tmp_path)) == 2
+    verdict = verify(tmp_path)
+    assert verdict.whole
+    assert verdict.first_seq is not None
+    assert 1 < verdict.first_seq < verdict.last_seq == 20  # type: ignore[operator]
+
+
+def change_a_value(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b'"number":0', b'"number":9'), *lines[1:]]
+
+
+def leave_one_out(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], *lines[2:]]
+
+
+def swap_two(lines: list[bytes]) -> list[bytes]:
+    return [lines[1], lines[0], *lines[2:]]
+
+
+def put_one_in(lines: list[bytes]) -> list[bytes]:
+    forged = {**json.loads(lines[0]), "seq": 2, "prev": digest(lines[0])}
+    return [lines[0], json.dumps(forged).encode(), *lines[1:]]
+
+
+def put_words_in(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], b"words", *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (change_a_value, 2),
+        (leave_one_out, 2),
+        (swap_two, 2),
+        (put_one_in, 3),
+        (put_words_in, 3),
+    ],
+)
+def test_a_change_shows_at_the_first_line_that_is_wrong(
+    change: Callable[[list[bytes]], list[bytes]], line: int, tmp_path: Path
+) -> None:
+    chain = Chain(tmp_path, max_bytes=10**6, keep=2)
+    chain.append(rows(0, 1, 2, 3))
+    (file,) = files_of(tmp_path)
+    assert verify(tmp_path).whole
+    file.write_bytes(b"".join(row + b"\n" for row in change(file.read_bytes().splitlines())))
+    fault = verify(tmp_path).fault
+    assert fault is not None
+    assert (fault.file, fault.line) == (file.name, line)
+
+
+def test_a_missing_file_and_a_changed_last_line_of_a_file_show(tmp_path: Path) -> None:
+    chain = small_chain(tmp_path)
+    for number in range(12):
+        chain.append(rows(number))
+    first, second, third, *_ = files_of(tmp_path)
+    kept = second.read_bytes()
+    second.unlink()
+    fault = verify(tmp_path).fault
+    assert fault is not None
+    assert (fault.file, fault.line) == (third.name, 1)
+    second.write_bytes(kept)
+    assert verify(tmp_path).whole
+    first.write_bytes(first.read_bytes().replace(b'"answered"', b'"accepted"'))
+    fault = verify(tmp_path).fault
+    assert fault is not None
+    assert fault.file == first.name
+
+
+def test_a_line_cut_by_a_crash_is_kept_and_told(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, max_bytes=10**6, keep=2)
+    chain.append(rows(0, 1))
+    chain.close()
+    (file,) = files_of(tmp_path)
+    whole = file.read_bytes()
+    for cut in (1, 40, len(whole.splitlines()[-1])):
+        file.write_bytes(whole[:-cut])
+        assert verify(tmp_path).unfinished
+        again = Chain(tmp_path, max_bytes=10**6, keep=2)
+        again.append(rows(2))
+        again.close()
+        verdict = verify(tmp_path)
+        assert verdict.whole, cut
+        assert (verdict.torn, verdict.unfinished) == (1, False)
+        assert json.loads(file.read_bytes().splitlines()[-1])["number"] == 2
+
+
+def test_an_empty_audit_proves_nothing(tmp_path: Path) -> None:
+    assert not verify(tmp_path).whole
+    (tmp_path / "audit-000000000001.jsonl").touch()
+    assert not verify(tmp_path).whole
+
+
+def test_what_cannot_be_synced_is_written_again_and_fail_closed_refuses_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "RETRY_SECONDS", 0.01)
+    audit = AuditLog(tmp_path, Audit(on_full="fail_closed"))
+    audit.check()
+    failpoints.arm("audit.fsync.eio")
+    audit.record("answered", number=1)
+    eventually(lambda: audit.failing, "the failure is seen", 60)
+    with pytest.raises(AuditUnavailable) as refused:
+        audit.check()
+    assert (refused.value.http_status, refused.value.code) == (503, "audit_unavailable")
+    audit.record("answered", number=2)
+    assert records(tmp_path) == []
+    failpoints.arm("")
+    assert audit.flush(60)
+    audit.check()
+    audit.close()
+    assert [record["number"] for record in records(tmp_path)] == [1, 2]
+    assert audit.dropped == 0
+    assert verify(tmp_path).whole
+
+
+def test_what_is_lost_while_fail_open_serves_is_told_in_the_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(audits, "QUEUE_RECORDS", 5)
+    failpoints.arm("audit.fsync.eio")
+    audit = AuditLog(tmp_path, Audit())
+    for number in range(20):
+        audit.record("answered", number=number)
+        audit.check()
+    assert audit.dropped == 15
+    failpoints.arm("")
+    assert audit.flush(60)
+    audit.close()
+    assert [record.get("number") for record in records(tmp_path)] == [0, 1, 2, 3, 4, None]
+    verdict = verify(tmp_path)
+    assert verdict.whole
+    assert verdict.lost == 15
+
+
+def test_strangers_do_not_fill_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "REFUSALS_PER_WINDOW", 3)
+    audit = AuditLog(tmp_path, Audit())
+    for _ in range(50):
+        audit.refused_stranger("invalid_api_key", client="192.0.2.1")
+    audit.refused_stranger("forbidden", client="192.0.2.1")
+    audit.close()
+    assert [record["code"] for record in records(tmp_path)] == ["invalid_api_key"] * 3 + [
+        "forbidden"
+    ]
+    held_back = AuditLog(tmp_path, Audit())
+    monkeypatch.setattr(held_back._flood, "_seconds", 0.0)
+    held_back._flood._seen["invalid_api_key"] = 50
+    held_back.refused_stranger("invalid_api_key")
+    held_back.close()
+    assert verify(tmp_path).held_back == 47
+
+
+def test_the_kernel_names_the_user_behind_a_connection(tiny_node: RunningNode) -> None:
+    import socket
+    from urllib.parse import urlsplit
+
+    port = urlsplit(tiny_node.url).port
+    with socket.create_connection(("127.0.0.1", port)) as connected:
+        assert uid_behind(connected.getsockname(), connected.getpeername()) == os.getuid()
+    assert uid_behind(("192.0.2.1", 1), ("127.0.0.1", port)) is None
+
+
+# Of a node.
+
+
+@pytest.fixture(scope="module")
+def strict_node(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningNode]:
+    """Takes no request that it cannot audit."""
+    settings: dict[str, object] = {
+        "model": {"name": str(tiny_model)},
+        "kv_cache": {"blocks": 128},
+        "runtime": {"threads": 1},
+        "audit": {"on_full": "fail_closed"},
+    }
+    node = start_node(tmp_path_factory.mktemp("strict"), settings, name="strict")
+    yield node
+    assert node.stop() == 0
+    assert verify(folder_of(node)).whole
+    assert records(folder_of(node))[-1]["what"] == "stopped"
+
+
+def folder_of(node: RunningNode) -> Path:
+    return node.home / "state" / "audit" / node.name
+
+
+def told(node: RunningNode, request_id: str) -> list[dict[str, Any]]:
+    return [row for row in records(folder_of(node)) if row.get("request_id") == request_id]
+
+
+def test_a_request_is_told_when_it_is_taken_and_when_it_ended(strict_node: RunningNode) -> None:
+    answer = complete(strict_node, max_tokens=3)
+    request_id = answer.headers["x-request-id"]
+    eventually(lambda: len(told(strict_node, request_id)) == 2, "both lines", 60)
+    taken, ended = told(strict_node, request_id)
+    usage = answer.json()["usage"]
+    assert (taken["event"], taken["route"]) == ("accepted", "/v1/completions")
+    assert (taken["tenant"], taken["client"]) == ("default", "127.0.0.1")
+    assert (taken["prompt_tokens"], taken["max_tokens"]) == (usage["prompt_tokens"], 3)
+    assert (ended["event"], ended["outcome"]) == ("finished", "length")
+    assert ended["output_tokens"] == 3
+
+
+def test_a_refusal_is_told_with_its_code_and_never_with_a_path(strict_node: RunningNode) -> None:
+    refused = complete(strict_node, max_tokens=0)
+    lost = HTTP.get(f"{strict_node.url}/secret-place")
+    ids = [answer.headers["x-request-id"] for answer in (refused, lost)]
+    eventually(lambda: all(told(strict_node, at) for at in ids), "both refusals", 60)
+    (first,), (second,) = (told(strict_node, at) for at in ids)
+    assert (first["event"], first["code"]) == ("refused", "invalid_request")
+    assert (second["code"], second["status"]) == ("not_found", 404)
+    assert "route" not in second
+
+
+def test_an_act_is_told_with_who_and_what(strict_node: RunningNode) -> None:
+    assert strict_node.control("POST", "/control/flush").status_code == 200
+    snapshots = strict_node.control("GET", "/control/snapshot")
+    assert snapshots.status_code == 200
+
+    def acts() -> list[dict[str, Any]]:
+        return [row for row in records(folder_of(strict_node)) if row.get("what") == "flush"]
+
+    eventually(acts, "the act is told", 60)
+    (act,) = acts()
+    assert act["who"] == f"control token, uid {os.getuid()}"
+    assert act["before"] == act["after"]
+    assert records(folder_of(strict_node))[0]["what"] == "start"
+
+
+def test_a_full_disk_closes_a_strict_node_until_it_has_room(strict_node: RunningNode) -> None:
+    """A bound on the files' size stands for the disk."""
+    pid, model = strict_node.process.pid, model_of(strict_node)
+    unbounded = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, unbounded[1]))
+    body = {"model": model, "prompt": "hello", "max_tokens": 1}
+
+    def status() -> int:
+        return HTTP.post(f"{strict_node.url}/v1/completions", json=body).status_code
+
+    try:
+        eventually(lambda: status() == 503, "requests are refused", 60)
+        answer = HTTP.post(f"{strict_node.url}/v1/completions", json=body)
+        assert answer.json()["error"]["code"] == "audit_unavailable"
+        assert answer.headers["retry-after"]
+        assert HTTP.get(f"{strict_node.url}/livez").status_code == 200
+        assert "kvops_audit_failing 1.0" in HTTP.get(f"{strict_node.url}/metrics").text
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unbounded)
+    eventually(lambda: status() == 200, "requests are taken again", 60)
+    assert "kvops_audit_dropped_total 0.0" in HTTP.get(f"{strict_node.url}/metrics").text
+    shown = strict_node.kvops("audit", "verify", "--node", strict_node.name)
+    assert shown.returncode == 0, shown.stderr
