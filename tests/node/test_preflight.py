@@ -13,7 +13,7 @@ from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError, NodeStartError
 from kvops.machine import Memory
 from kvops.node import preflight
-from kvops.node.preflight import check_model
+from kvops.node.preflight import check_memory
 
 MIB = 2**20
 
@@ -30,9 +30,9 @@ def container(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("container")
 def test_the_limits_of_the_container_count(tiny_model: Path) -> None:
-    check_model(config(kv_cache={"bytes": "16MiB"}), tiny_model)
+    check_memory(config(kv_cache={"bytes": "16MiB"}), tiny_model)
     with pytest.raises(NodeStartError, match=r"KV pool 1\.0 GiB .* exceed the 64\.0 MiB") as caught:
-        check_model(config(), tiny_model)
+        check_memory(config(), tiny_model)
     assert "lower kv_cache.bytes to at most 63MiB" in caught.value.hint
 
 
@@ -40,7 +40,7 @@ def test_the_limits_of_the_container_count(tiny_model: Path) -> None:
 def test_activations_count(tiny_model: Path) -> None:
     runtime = {"device": "cpu", "max_batched_tokens": 65536}
     with pytest.raises(NodeStartError, match=r"activations 5\d\.\d MiB"):
-        check_model(config(kv_cache={"bytes": "16MiB"}, runtime=runtime), tiny_model)
+        check_memory(config(kv_cache={"bytes": "16MiB"}, runtime=runtime), tiny_model)
 
 
 @pytest.mark.usefixtures("container")
@@ -48,8 +48,8 @@ def test_only_what_cannot_start_is_refused(tiny_model: Path) -> None:
     """`auto` may come to a byte a number: the engine knows, and counts again."""
     fits = {"kv_cache": {"blocks": 17_000, "dtype": "float32"}}
     with pytest.raises(NodeStartError):
-        check_model(config(**fits), tiny_model)
-    check_model(config(kv_cache={"blocks": 17_000}), tiny_model)
+        check_memory(config(**fits), tiny_model)
+    check_memory(config(kv_cache={"blocks": 17_000}), tiny_model)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_pool_that_serves_nobody_is_refused(
     cache: dict[str, Any], words: str, tiny_model: Path
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        check_model(config(kv_cache=cache), tiny_model)
+        check_memory(config(kv_cache=cache), tiny_model)
     assert "raise kv_cache.bytes to at least" in caught.value.hint
 
 
@@ -72,8 +72,9 @@ def test_looking_needs_no_torch(tiny_model: Path) -> None:
 import sys
 from pathlib import Path
 from kvops.config.schema import NodeConfig
-from kvops.node.preflight import check_model
+from kvops.node.preflight import check_memory, check_model
 check_model(NodeConfig(), Path(sys.argv[1]))
+check_memory(NodeConfig(), Path(sys.argv[1]))
 print("torch" in sys.modules, "numba" in sys.modules)
 """
     printed = subprocess.run(

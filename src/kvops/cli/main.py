@@ -47,10 +47,23 @@ def _root(
 
 
 def _register() -> None:
-    from kvops.cli import alerts, audit, demo, keys, load, model, node, snapshot, tui, verify
+    from kvops.cli import (
+        alerts,
+        audit,
+        config,
+        demo,
+        keys,
+        load,
+        model,
+        node,
+        snapshot,
+        tui,
+        verify,
+    )
 
     app.add_typer(model.app, name="model")
     app.add_typer(node.app, name="node")
+    app.add_typer(config.app, name="config")
     app.add_typer(keys.app, name="keys")
     app.add_typer(audit.app, name="audit")
     app.add_typer(alerts.app, name="alerts")

@@ -12,6 +12,7 @@ import typer
 
 from kvops.cli import node_quarantine
 from kvops.cli.local_node import NodeOption, call, find, nothing_runs
+from kvops.cli.node_check import check
 from kvops.cli.node_logs import logs
 from kvops.units import format_duration, format_ratio
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of this machine.")
 
+app.command("check")(check)
 app.command("logs")(logs)
 app.add_typer(node_quarantine.app, name="quarantine")
 

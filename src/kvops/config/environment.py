@@ -22,6 +22,8 @@ NO_SETTINGS = {
     "KVOPS_ADMIN_TOKEN_FILE", "KVOPS_CONTROL_URL", "KVOPS_LOAD", failpoints.VARIABLE,
 }  # fmt: skip
 """Variables that kvops reads elsewhere."""
+_SECRETS = ("KVOPS_ALERT_URL_",)
+"""How the names of others begin, that hold a secret each."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 _CREDENTIAL = "kvops."
 _FILE = "_file"
@@ -51,7 +53,7 @@ class FromEnvironment:
 def from_environment(environment: Mapping[str, str]) -> FromEnvironment:
     found = FromEnvironment()
     for name, text in sorted(environment.items()):
-        if name.startswith(PREFIX) and name not in NO_SETTINGS:
+        if name.startswith(PREFIX) and not is_secret(name) and name not in NO_SETTINGS:
             _take(found, name, text)
     for file in _credentials(environment):
         key = file.name.removeprefix(_CREDENTIAL)
@@ -60,6 +62,10 @@ def from_environment(environment: Mapping[str, str]) -> FromEnvironment:
         else:
             found.faults.append(unknown_key(key, f"credential {file.name}"))
     return found
+
+
+def is_secret(variable: str) -> bool:
+    return variable.startswith(_SECRETS)
 
 
 def credential(name: str, environment: Mapping[str, str]) -> Path | None:
@@ -103,9 +109,9 @@ def _take(found: FromEnvironment, name: str, text: str) -> None:
 
 def _credentials(environment: Mapping[str, str]) -> Iterator[Path]:
     folder = environment.get(CREDENTIALS)
-    secrets = {name.removeprefix(PREFIX).lower() for name in NO_SETTINGS}
     for file in sorted(Path(folder).glob(f"{_CREDENTIAL}*")) if folder else ():
-        if file.name.removeprefix(_CREDENTIAL) not in secrets:
+        variable = PREFIX + file.name.removeprefix(_CREDENTIAL).upper()
+        if variable not in NO_SETTINGS and not is_secret(variable):
             yield file
 
 

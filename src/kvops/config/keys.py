@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -63,8 +63,8 @@ def values_of(config: NodeConfig) -> dict[str, Any]:
 
 
 def map_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:
-    """`value` of a setting with each text that is a path changed."""
-    return _map(value, change) if Path in _types(_leaves()[key]) else value
+    """`value` of a setting, as a file gives it, with each text that is a path changed."""
+    return _map(value, _leaves()[key], change)
 
 
 @cache
@@ -89,16 +89,16 @@ def _values(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _values(value, f"{key}.")
 
 
-def _types(annotation: Any) -> set[Any]:
-    inner = get_args(annotation)
-    return set().union(*map(_types, inner)) if inner else {annotation}
-
-
-def _map(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_map(one, change) for one in value]
-    if isinstance(value, dict):
-        return {key: _map(one, change) for key, one in value.items()}
+def _map(value: Any, annotation: Any, change: Callable[[str], str]) -> Any:
+    if annotation is Path:
+        return change(value) if isinstance(value, str) else value
+    if isinstance(value, dict) and get_origin(annotation) is dict:
+        return {key: _map(one, get_args(annotation)[1], change) for key, one in value.items()}
+    if isinstance(value, dict) and models_in(annotation) == [annotation]:
+        inner = names_of(annotation)
+        return {key: _map(one, inner.get(key), change) for key, one in value.items()}
+    if isinstance(value, list) and get_origin(annotation) is tuple:
+        return [_map(one, get_args(annotation)[0], change) for one in value]
+    for one in get_args(annotation):  # of a union, or of what is annotated
+        value = _map(value, one, change)
     return value

@@ -26,6 +26,8 @@ LIVE = (
     "runtime.stall_after",
     "tenants",
     "tenant_defaults",
+    "restart",
+    "quarantine",
     "limits.body_bytes",
     "limits.body_timeout",
     "limits.json_depth",

@@ -91,6 +91,18 @@ def load_document(
     return LoadedConfig(config, known, document, given)
 
 
+def check_document(document: Mapping[str, Any], origin: str) -> None:
+    """What can be said of settings without the machine that they are for. Raises ConfigError."""
+    given = dict(_flatten(document))
+    origins = dict.fromkeys(given, origin)
+    faults = [unknown_key(key, origin) for key in given if key not in leaf_keys()]
+    faults += _pool_faults(_Layer(given, origins))
+    known = {key: value for key, value in given.items() if key in leaf_keys()}
+    faults += _build(known, origins)[1]
+    if faults:
+        raise error_of(faults)
+
+
 def read_document(file: Path) -> dict[str, Any]:
     """What a file says, its paths absolute; whether that is valid is not looked at. Raises ConfigError."""
     found = dict(_flatten(read_yaml(file)))

@@ -135,6 +135,14 @@ def _kept_secret(file: Path) -> str:
     try:
         if not file.exists():
             paths.write_atomic(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write the secret {file}: {error.strerror}") from None
+    return check_secret(file)
+
+
+def check_secret(file: Path) -> str:
+    """The secret in `file`. Raises ConfigError for one that is open, cut or weak."""
+    try:
         mode = stat.S_IMODE(file.stat().st_mode)
         text = file.read_bytes().decode("latin-1").strip()
     except OSError as error:

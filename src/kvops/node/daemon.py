@@ -22,19 +22,20 @@ from kvops import __version__, failpoints, paths, registry
 from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.models.manifest import Manifest
-from kvops.models.store import StoredModel, check_unchanged, resolve
+from kvops.models.store import StoredModel, check_unchanged
 from kvops.node.access import Access
 from kvops.node.admission import Admission
 from kvops.node.alerting import alerting_of
 from kvops.node.api.app import control_plane, data_plane
 from kvops.node.audit import AuditLog, audited
 from kvops.node.auth import AdminToken, TenantSalts
+from kvops.node.check import check_start
 from kvops.node.listener import CONTROL_CONNECTIONS, Listener, bind, url_of
 from kvops.node.logs import logged, on_loop_failure
 from kvops.node.meter import Meter
 from kvops.node.notify import Notifier
 from kvops.node.orders import start_message
-from kvops.node.preflight import check_machine, check_model, runs_already
+from kvops.node.preflight import runs_already
 from kvops.node.prompts import PromptReader
 from kvops.node.quality import quality_line
 from kvops.node.quarantine import Quarantine
@@ -68,10 +69,7 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
         if points := ", ".join(failpoints.armed()):
             log.warning("failpoints_on", points=points)
             report("FAILPOINTS ON", f"{points}: faults on purpose")
-        machine = check_machine(loaded.config)
-        model = resolve(loaded.config.model.name)
-        check_model(loaded.config, model.path)
-        report("checks", machine)
+        model = check_start(loaded.config, report)
         with audited(loaded) as audit:
             asyncio.run(Daemon(loaded, model, folder, audit, report).run())
 

@@ -1,60 +1,36 @@
-"""What is looked at before a node starts, and how large its block pool shall be. Imports no torch, only finds it.
+"""Whether model and memory allow what is asked, and how large the block pool shall be. Imports no torch.
 
 What can be known from files and settings is refused here, before a port is bound or a process started.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import platform
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvops import paths, registry
+from kvops import registry
 from kvops.config.schema import KvCache, NodeConfig
 from kvops.errors import ConfigError, NodeStartError
-from kvops.machine import host_memory
+from kvops.machine import Memory, host_memory
+from kvops.node.finding import Looked
 from kvops.node.pool_size import Needs, plan_blocks
 from kvops.node.wire import PoolPlan
 from kvops.units import format_bytes
 
 if TYPE_CHECKING:
-    from kvops.models.checkpoint import Checkpoint
     from kvops.models.spec import ModelSpec
 
 CPU_POOL_BYTES = 2**30
 GPU_POOL_FRACTION = 0.85
-_DISK_NEEDED = 64 * 2**20
 _LEAST_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "fp8": 1, "auto": 1}
 """Of a number, whatever the device makes of `auto`."""
 
 
-def check_machine(config: NodeConfig) -> str:
-    """One line for the start-up report. Raises NodeStartError for what would make the start fail later."""
-    free_disk = shutil.disk_usage(paths.make_private(paths.state_dir())).free
-    if free_disk < _DISK_NEEDED:
-        raise NodeStartError(
-            f"{format_bytes(free_disk)} are free in {paths.state_dir()}, {format_bytes(_DISK_NEEDED)} are needed",
-            hint="free some space, or move the folders with KVOPS_HOME",
-        )
-    memory = host_memory().free
-    return (
-        f"python {platform.python_version()}, torch {_torch_version()}, "
-        f"{format_bytes(memory)} free memory, {format_bytes(free_disk)} free disk"
-    )
-
-
 def check_model(config: NodeConfig, model: Path) -> None:
-    """Raises ModelError, ConfigError for a context over the model's, NodeStartError for what cannot fit."""
+    """Raises ModelError, and ConfigError for a context over the model's."""
     from kvops.models.checkpoint import open_checkpoint
 
-    if config.runtime.device.startswith("cuda") and not may_use_gpu("auto"):
-        raise ConfigError(
-            f"runtime.device = {config.runtime.device!r}: no GPU with a driver and a torch for it",
-            hint="use auto or cpu",
-        )
     checkpoint = open_checkpoint(model)
     asked, most = config.model.max_context_length, checkpoint.spec.max_context_length
     if asked is not None and asked > most:
@@ -62,12 +38,16 @@ def check_model(config: NodeConfig, model: Path) -> None:
             f"model.max_context_length = {asked}: the model was trained for {most} tokens",
             hint=f"give at most {most}, or leave it out",
         )
-    if not may_use_gpu(config.runtime.device):
-        _check_memory(config, checkpoint)
 
 
-def _check_memory(config: NodeConfig, checkpoint: Checkpoint) -> None:
-    """On the CPU, by what is needed at least; the engine counts again, to the byte."""
+def check_memory(config: NodeConfig, model: Path, memory: Memory | None = None) -> Looked:
+    """By what is needed at least; the engine counts again, to the byte. `memory`: of a GPU, else the host's.
+
+    Raises NodeStartError for what cannot fit, ConfigError for a pool that serves nobody.
+    """
+    from kvops.models.checkpoint import open_checkpoint
+
+    checkpoint, memory = open_checkpoint(model), memory or host_memory()
     spec, plan = checkpoint.spec, pool_plan(config)
     weights_dtype, kv_dtype = config.model.weights_dtype, config.kv_cache.dtype
     if kv_dtype == "auto" and weights_dtype == "float32":
@@ -79,7 +59,8 @@ def _check_memory(config: NodeConfig, checkpoint: Checkpoint) -> None:
         context=config.model.max_context_length,
         known="at least ",
     )
-    plan_blocks(plan, needs, host_memory())
+    plan_blocks(plan, needs, memory)
+    return Looked("pass", f"{format_bytes(memory.free)} free memory")
 
 
 def _least_activations(config: NodeConfig, spec: ModelSpec) -> int:
@@ -135,10 +116,3 @@ def _plan(cache: KvCache, pool_bytes: int | None, fraction: float | None) -> Poo
         prefix_caching=cache.prefix_caching,
         dtype=cache.dtype,
     )
-
-
-def _torch_version() -> str:
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        raise NodeStartError("torch is not installed", hint="pip install torch") from None

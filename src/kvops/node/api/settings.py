@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kvops.config.history import MAX_AUTHOR, MAX_NOTE
 from kvops.config.live import Change
+from kvops.config.masking import masked
 from kvops.node.api.control import Node
 from kvops.node.api.fields import Body
 from kvops.node.api.jsonbody import JsonRoute
@@ -42,7 +43,7 @@ async def config(node: Node) -> dict[str, Any]:
     """The settings in force and where each came from. The keys themselves are in none of them."""
     loaded = node.settings.loaded
     return {
-        "config": loaded.config.model_dump(mode="json", by_alias=True),
+        "config": masked(loaded.config.model_dump(mode="json", by_alias=True)),
         "origins": loaded.origins,
         "config_hash": loaded.config_hash,
         "version": node.reload.version.id,
@@ -75,5 +76,6 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 
 def _rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return [
-        {"key": change.key, "before": change.before, "after": change.after} for change in changes
+        {"key": change.key, "before": masked(change.before), "after": masked(change.after)}
+        for change in changes
     ]
