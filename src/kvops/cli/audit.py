@@ -25,6 +25,8 @@ NodeOption = Annotated[
         help="Name of a node, running or not; default: the only one that has an audit.",
     ),
 ]
+_WHAT = ("what", "outcome", "code")
+"""What says most of a record, in this order."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -54,7 +56,9 @@ def tail(
 
 
 @app.command()
-def verify(node: NodeOption = None, as_json: JsonOption = False) -> None:
+def verify(node: NodeOption = None, as_json: _WHAT = ("what", "outcome", "code")
+"""What says most of a record, in this order."""
+JsonOption = False) -> None:
     """Prove that no record was changed, left out or put in since it was written.
 
     Exit code 0: whole. 1: not, with the first line that is wrong. What a chain cannot show is that its end was cut
@@ -137,6 +141,6 @@ def _for_people(line: str) -> str:
         return line
     for chained in ("prev", "seq"):
         fields.pop(chained, None)
-    what = fields.pop("what", None) or fields.pop("outcome", None) or fields.get("code") or ""
-    details = " ".join(f"{name}={value}" for name, value in fields.items())
-    return f"{stamp}Z {event:<8} {what} {details}".replace("  ", " ").strip()
+    what = next((fields.pop(name) for name in _WHAT if name in fields), "")
+    details = [f"{name}={value}" for name, value in fields.items()]
+    return " ".join([f"{stamp}Z {event:<8}", *filter(None, [what]), *details])
