@@ -36,6 +36,7 @@ LIVE = (
     "limits.n",
     "limits.logprobs",
     "logging.level",
+    "alerts",
 )
 """Settings, and sections with all that is in them."""
 
