@@ -59,7 +59,7 @@ def refused(quarantine: Quarantine, one: Request) -> bool:
 def test_one_crash_refuses_nobody(quarantine: Quarantine) -> None:
     quarantine.engine_lost("killed", [request(5)])
     assert not refused(quarantine, request(5))
-    assert [one.standing for one in quarantine.all()] == ["suspect"]
+    assert [quarantine.standing(one) for one in quarantine.all()] == ["suspect"]
 
 
 def test_in_two_crashes_alone_is_refused_with_a_reason(quarantine: Quarantine) -> None:
@@ -168,6 +168,14 @@ def test_more_crashes_can_be_asked_for(tmp_path: Path) -> None:
     assert not refused(quarantine, request(5))
     quarantine.engine_lost("killed", [request(5)])
     assert refused(quarantine, request(5))
+
+
+def test_there_is_no_probation_before_so_many(tmp_path: Path) -> None:
+    quarantine = Quarantine(tmp_path / "q.json", settings_of(crashes=3))
+    crowd = [request(length) for length in range(1, 9)]
+    for _ in range(2):
+        quarantine.engine_lost("killed", crowd)
+    quarantine.check(crowd[0], crowd[1:])
 
 
 def test_it_is_bounded_and_keeps_the_worst(quarantine: Quarantine) -> None:

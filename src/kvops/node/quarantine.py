@@ -80,12 +80,6 @@ class Suspect(msgspec.Struct):
     until: float | None = None
     """Quarantined so long, unix seconds."""
 
-    @property
-    def standing(self) -> Standing:
-        if self.until is not None:
-            return "quarantined"
-        return "on probation" if len(self.crashes) > 1 else "suspect"
-
 
 class Quarantine:
     """Kept in `file`, so that neither a new engine nor a new daemon forgets."""
@@ -103,7 +97,7 @@ class Quarantine:
             return
         self._expire()
         suspect = self._suspects.get(Shape.of(submits).id)
-        if suspect is None or suspect.standing == "suspect":
+        if suspect is None or self.standing(suspect) == "suspect":
             return
         if suspect.until is not None:
             self.refused += 1
@@ -155,6 +149,12 @@ class Quarantine:
             self._suspects.values(), key=lambda one: (one.until is None, -len(one.crashes))
         )
 
+    def standing(self, suspect: Suspect) -> Standing:
+        if suspect.until is not None:
+            return "quarantined"
+        enough = len(suspect.crashes) >= self._settings.config.quarantine.crashes
+        return "on probation" if enough else "suspect"
+
     @property
     def quarantined(self) -> int:
         """Shapes that are refused now."""
@@ -172,7 +172,7 @@ class Quarantine:
 
     def _on_probation(self, submits: Collection[Submit]) -> bool:
         suspect = self._suspects.get(Shape.of(submits).id)
-        return suspect is not None and suspect.standing == "on probation"
+        return suspect is not None and self.standing(suspect) == "on probation"
 
     def _expire(self) -> None:
         """Nothing is written: what has expired on disk expires again when it is read."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from kvops.node.api.control import Node
 from kvops.node.api.fields import Body
 from kvops.node.api.jsonbody import JsonRoute
-from kvops.node.quarantine import Suspect
+from kvops.node.quarantine import Standing, Suspect
 
 router = APIRouter(prefix="/control/quarantine", route_class=JsonRoute)
 log = structlog.get_logger("kvops.control")
@@ -27,7 +27,8 @@ class ClearRequest(Body):
 async def suspects(node: Node) -> dict[str, Any]:
     """What was in flight when engines died, worst first. No content: lengths, parameters and times."""
     quarantine = node.admission.quarantine
-    return {"refused": quarantine.refused, "shapes": [_row(one) for one in quarantine.all()]}
+    shapes = [_row(one, quarantine.standing(one)) for one in quarantine.all()]
+    return {"refused": quarantine.refused, "shapes": shapes}
 
 
 @router.post("/clear")
@@ -37,6 +38,6 @@ async def clear(body: ClearRequest, node: Node) -> dict[str, Any]:
     return {"cleared": cleared}
 
 
-def _row(suspect: Suspect) -> dict[str, Any]:
+def _row(suspect: Suspect, standing: Standing) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(suspect)
-    return {"standing": suspect.standing} | fields
+    return {"standing": standing} | fields
