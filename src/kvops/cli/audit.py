@@ -56,9 +56,7 @@ def tail(
 
 
 @app.command()
-def verify(node: NodeOption = None, as_json: _WHAT = ("what", "outcome", "code")
-"""What says most of a record, in this order."""
-JsonOption = False) -> None:
+def verify(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Prove that no record was changed, left out or put in since it was written.
 
     Exit code 0: whole. 1: not, with the first line that is wrong. What a chain cannot show is that its end was cut
