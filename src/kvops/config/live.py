@@ -37,6 +37,7 @@ LIVE = (
     "limits.logprobs",
     "logging.level",
     "alerts",
+    "server.allow_networks",
 )
 """Settings, and sections with all that is in them."""
 

@@ -14,10 +14,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
-from kvops.config.schema import Server
+from kvops.config.schema import NodeConfig, Server
 from kvops.node.auth import Identifies, KeyRing, keys_file, load_keys
 from kvops.node.keys.file import read_keys
 from kvops.node.listener import Listener
+from kvops.node.peers import Peers
 from kvops.node.tls import Certificate
 from kvops.node.watched import WatchedFiles
 
@@ -28,6 +29,7 @@ class Access:
     def __init__(self, server: Server) -> None:
         self.watched: list[WatchedFiles] = []
         self.networks = server.allow_networks
+        self._peers: Peers | None = None
         self.certificate = self._load_certificate(server)
         file = keys_file(server.api_keys_file)
         self.keys_file = None if file is None else str(file.absolute())
@@ -35,7 +37,20 @@ class Access:
 
     def listener(self, app: ASGIApp, sock: socket.socket) -> Listener:
         """Of the data plane."""
-        return Listener(app, sock, networks=self.networks, certificate=self.certificate)
+        made = Listener(app, sock, networks=self.networks, certificate=self.certificate)
+        self._peers = made.peers
+        return made
+
+    # New settings while the node runs (kvops.node.reload.Part).
+
+    def check(self, config: NodeConfig) -> None:
+        pass
+
+    def take(self, config: NodeConfig) -> None:
+        """Networks hold for who connects from now on."""
+        self.networks = config.server.allow_networks
+        if self._peers is not None:
+            self._peers.networks = self.networks
 
     async def watch(self) -> None:
         """Until cancelled: what changes on disk is in force within a second."""

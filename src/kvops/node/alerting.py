@@ -63,11 +63,11 @@ class Alerting:
     # New settings, at the start and while the node runs (kvops.node.reload.Part).
 
     def check(self, config: NodeConfig) -> None:
-        _checked(config.alerts)
+        checked(config.alerts)
 
     def take(self, config: NodeConfig) -> None:
         settings = config.alerts
-        self._rules, self._channels = _checked(settings)
+        self._rules, self._channels = checked(settings)
         self._settings = settings
         self._terms = Terms(config.name, settings.repeat, settings.give_up_after)
         gap = max(_SHORTEST_GAP, 3 * settings.interval)
@@ -220,7 +220,7 @@ def alerting_of(view: NodeView, folder: Path) -> Alerting:
     return alerting
 
 
-def _checked(settings: Alerts) -> tuple[tuple[Rule, ...], tuple[Channel, ...]]:
+def checked(settings: Alerts) -> tuple[tuple[Rule, ...], tuple[Channel, ...]]:
     """Raises ConfigError."""
     rules = rulebook(
         file=settings.rules_file,

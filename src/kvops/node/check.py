@@ -12,6 +12,7 @@ import structlog
 
 from kvops.config.schema import NodeConfig
 from kvops.errors import KvopsError, NodeStartError
+from kvops.node.alerting import checked
 from kvops.node.check_files import check_access, check_disk, check_folders, check_port, runs
 from kvops.node.check_gpu import check_gpu, check_gpu_memory
 from kvops.node.check_machine import (
@@ -50,6 +51,13 @@ def _memory(config: NodeConfig) -> Looked:
     return check_gpu_memory(config, model) or check_memory(config, model)
 
 
+def _alerts(config: NodeConfig) -> Looked:
+    rules, channels = checked(config.alerts)
+    if not config.alerts.enabled:
+        return Looked("skip", "alerts.enabled = false")
+    return Looked("pass", f"{len(rules)} rules, {len(channels)} receivers")
+
+
 CHECKS: dict[str, Check] = {
     "python": check_python,
     "torch": check_torch,
@@ -59,6 +67,7 @@ CHECKS: dict[str, Check] = {
     "disk": check_disk,
     "folders": check_folders,
     "keys and certificate": check_access,
+    "alerts": _alerts,
     "port": lambda config: check_port(config, "port"),
     "control port": lambda config: check_port(config, "control_port"),
     "clock": check_clock,

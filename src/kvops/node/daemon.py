@@ -124,7 +124,9 @@ class Daemon:
             audit=audit,
             model_name=model.name,
             shut_down=self._asked_to_stop,
-            reload=reload_of(settings, self._supervisor, admission.results, alerting, report),
+            reload=reload_of(
+                settings, self._supervisor, admission.results, report, alerting, self._access
+            ),
             started_at=time.time(),
         )
         self._token = AdminToken(registry.token_file(config.name))

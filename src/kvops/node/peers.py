@@ -29,7 +29,8 @@ class Peers:
         self.leaving = 0
         """Connections that were refused and are not gone yet."""
         self.refused: Counter[str] = Counter(network=0, full=0)
-        self._networks = tuple(networks)
+        self.networks = tuple(networks)
+        """May be replaced; those who are connected stay."""
         self._logged_at = 0.0
 
     def check(self, address: str, held: int) -> None:
@@ -45,7 +46,7 @@ class Peers:
             ))  # fmt: skip
 
     def _of_the_networks(self, address: str) -> bool:
-        if not self._networks:
+        if not self.networks:
             return True
         try:
             peer = ip_address(address)
@@ -53,7 +54,7 @@ class Peers:
             return False
         if peer.version == 6 and peer.ipv4_mapped is not None:  # on a socket for both versions
             peer = peer.ipv4_mapped
-        return any(peer in network for network in self._networks)
+        return any(peer in network for network in self.networks)
 
     def _refuse(self, reason: str, address: str, error: RequestError) -> RequestError:
         self.refused[reason] += 1

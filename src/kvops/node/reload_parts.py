@@ -19,8 +19,8 @@ def reload_of(
     settings: Settings,
     supervisor: Supervisor,
     results: ResultStore,
-    alerting: Part,
     report: Callable[[str, str], None],
+    *others: Part,
 ) -> Reload:
     """With what the node starts with as the version in force. Raises ConfigError, OSError."""
     history = History.of(settings.config.name)
@@ -28,7 +28,7 @@ def reload_of(
         settings,
         history,
         begin(history, settings.loaded, report),
-        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel(), alerting),
+        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel(), *others),
         lambda: None if supervisor.state == "ready" else supervisor.why_not_ready(),
     )
 
