@@ -42,7 +42,9 @@ from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
 Announce = Callable[[tuple[str, ...]], None]
 
 _NO_MEMORY = "the device had no memory left for the step"
-_WARM_UP_PROMPT = 512
+_WARM_UP_PROMPT = 64
+_MEASURED_PROMPT = 512
+"""Where a step's memory is not counted beforehand, a large one has to show what it takes."""
 _WARM_UP_TOKENS = 4
 
 
@@ -254,7 +256,8 @@ class Engine:
     def _warm_up(self, max_batched_tokens: int) -> None:
         """A real generation, so that the first client meets no cold path; it leaves no trace but its memory peak."""
         room = self.info.max_model_len - _WARM_UP_TOKENS
-        length = max(1, min(_WARM_UP_PROMPT, max_batched_tokens, room))
+        wanted = _WARM_UP_PROMPT if self._accounts.buffers else _MEASURED_PROMPT
+        length = max(1, min(wanted, max_batched_tokens, room))
         params = SamplingParams(
             max_tokens=min(_WARM_UP_TOKENS, self.info.max_model_len - length),
             temperature=0,

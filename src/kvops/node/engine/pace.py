@@ -13,7 +13,7 @@ from statistics import median
 from kvops.node.engine.request import Request
 
 STRETCH = 2.2
-_LEAST = 1
+_LEAST = 2
 _FIRST = 32
 """Until both kinds of step were seen."""
 _KEPT = 16
