@@ -149,7 +149,10 @@ class _EventStream(StreamingResponse):
                 await send(message)
 
             self._generation.when_failed(cut_soon)
-            await super().__call__(scope, receive, write)
+            try:
+                await super().__call__(scope, receive, write)
+            except OSError:  # the way to the client is gone, which is no defect here
+                abort()
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
