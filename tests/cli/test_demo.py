@@ -93,6 +93,15 @@ def test_a_signal_in_the_middle_leaves_nothing(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_demo_that_is_killed_takes_its_node_along(
+    demo: subprocess.Popen[str], env: dict[str, str]
+) -> None:
+    wait_for(lambda: len(processes_of(env)) >= 3 or demo.poll() is not None, 120)
+    demo.kill()
+    assert demo.wait(60) == -signal.SIGKILL
+    wait_for(lambda: processes_of(env) == [], 60)
+
+
 def test_a_node_that_cannot_start_is_said_and_leaves_nothing(
     env: dict[str, str], tmp_path: Path
 ) -> None:

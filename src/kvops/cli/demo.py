@@ -21,6 +21,7 @@ import typer
 
 from kvops import paths
 from kvops.errors import NodeStartError
+from kvops.lifeline import dies_with_parent
 
 MODEL, NAME = "smollm2-135m", "demo"
 START_SECONDS = 120.0
@@ -113,6 +114,7 @@ def _node(output: Path) -> Iterator[str]:
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=dies_with_parent(signal.SIGTERM),
         )
         try:
             yield _ready_url(process, output)
@@ -168,7 +170,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _run(*args: str) -> int:
     """Run another kvops command on this terminal; it does not outlive this process."""
-    child = subprocess.Popen([*_KVOPS, *args])
+    child = subprocess.Popen([*_KVOPS, *args], preexec_fn=dies_with_parent(signal.SIGTERM))
     try:
         return child.wait()
     except BaseException:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from kvops.errors import EngineDied
+from kvops.lifeline import dies_with_parent
 from kvops.node import logs
 from kvops.node.wire import Stop, ToEngine, frame
 
@@ -20,7 +19,6 @@ _READ_SIZE = 1 << 18
 _LONGEST_LINE = 1 << 14
 _END_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class EngineChild:
@@ -53,7 +51,8 @@ class EngineChild:
                     stdout=saying.fileno(),
                     stderr=saying.fileno(),
                     start_new_session=True,
-                    preexec_fn=_die_with_parent(),
+                    # Also a hung engine, which would not see the end of file.
+                    preexec_fn=dies_with_parent(signal.SIGKILL),
                 )
         except OSError as error:
             ours.close()
@@ -145,11 +144,3 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(_READ_SIZE)
     except OSError:
         return b""
-
-
-def _die_with_parent() -> Callable[[], object] | None:
-    """Linux kills the child when the daemon dies, even where a hung engine would not see the end of file."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
