@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
 import resource
@@ -12,12 +14,14 @@ from typing import Any
 import pytest
 
 from kvops import failpoints
-from kvops.config.schema import Audit
+from kvops.config.schema import Audit, Server
 from kvops.errors import AuditUnavailable
 from kvops.node import audit as audits
+from kvops.node.access import Access
 from kvops.node.audit import AuditLog
 from kvops.node.audit_chain import GENESIS, Chain, digest, files_of
 from kvops.node.audit_verify import verify
+from kvops.node.keys import changes
 from kvops.node.peer_uid import uid_behind
 from tests.harness import RunningNode, start_node
 from tests.node.conftest import HTTP, complete, eventually, model_of
@@ -226,6 +230,26 @@ def test_the_kernel_names_the_user_behind_a_connection(tiny_node: RunningNode) -
     with socket.create_connection(("127.0.0.1", port)) as connected:
         assert uid_behind(connected.getsockname(), connected.getpeername()) == os.getuid()
     assert uid_behind(("192.0.2.1", 1), ("127.0.0.1", port)) is None
+
+
+async def test_a_change_of_the_keys_is_told_with_the_hashes_of_both_files(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    changes.create(file, "acme", "first", None)
+    access, audit = Access(Server(api_keys_file=file)), AuditLog(tmp_path / "audit", Audit())
+    before = hashlib.sha256(file.read_bytes()).hexdigest()
+    watch = asyncio.create_task(access.watch(audit))
+    try:
+        changes.create(file, "acme", "second", None)
+        deadline = asyncio.get_running_loop().time() + 60
+        while not records(tmp_path / "audit"):
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.02)
+    finally:
+        watch.cancel()
+        audit.close()
+    (act,) = records(tmp_path / "audit")
+    assert (act["what"], act["before"]) == ("reload api_keys", before)
+    assert act["after"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 # Of a node.

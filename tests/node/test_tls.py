@@ -17,6 +17,7 @@ from kvops.config.schema import Server
 from kvops.errors import ConfigError
 from kvops.node import protocol, tls
 from kvops.node.access import Access
+from kvops.node.audit import NoAudit
 from kvops.node.listener import Listener, bind
 from kvops.node.tls import Certificate
 from tests.harness import start_node
@@ -83,7 +84,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
     access = access_of(tmp_path)
     async with serving(access) as (port, _):
-        watch = asyncio.create_task(access.watch())
+        watch = asyncio.create_task(access.watch(NoAudit()))
         assert (await fetch(port, "first")).endswith(b"x" * 1000)
         with pytest.raises(ssl.SSLCertVerificationError):
             await fetch(port, "second")

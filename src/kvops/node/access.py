@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
 from kvops.config.schema import NodeConfig, Server
+from kvops.node.audit import AuditLog
 from kvops.node.auth import Identifies, KeyRing, keys_file, load_keys
 from kvops.node.keys.file import read_keys
 from kvops.node.listener import Listener
@@ -52,8 +53,12 @@ class Access:
         if self._peers is not None:
             self._peers.networks = self.networks
 
-    async def watch(self) -> None:
+    async def watch(self, audit: AuditLog) -> None:
         """Until cancelled: what changes on disk is in force within a second."""
+        for files in self.watched:
+            files.on_change = lambda what, before, after: audit.action(
+                f"reload {what}", "file", before=before, after=after
+            )
         await asyncio.gather(*(files.run() for files in self.watched))
 
     def measure(self, registry: CollectorRegistry, listeners: Mapping[str, Listener]) -> None:

@@ -62,10 +62,7 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
     os.umask(0o077)
     forbid_core_files()
     folder = paths.make_private(registry.node_dir(loaded.config.name))
-    with (
-        _lock(folder, loaded.config.name),
-        logged(registry.log_file(loaded.config.name), loaded.config.logging),
-    ):
+    with _lock(folder, loaded.config.name), logged(loaded.config):
         if points := ", ".join(failpoints.armed()):
             log.warning("failpoints_on", points=points)
             report("FAILPOINTS ON", f"{points}: faults on purpose")
@@ -136,7 +133,9 @@ class Daemon:
         self._handle_signals()
         listeners = self._listen()
         serving = [asyncio.create_task(listener.run_until_stopped()) for listener in listeners]
-        watch = asyncio.gather(self._access.watch(), self._services.alerting.run())
+        watch = asyncio.gather(
+            self._access.watch(self._services.audit), self._services.alerting.run()
+        )
         reader = asyncio.create_task(asyncio.to_thread(PromptReader.load, self._model.path))
         engine = asyncio.create_task(self._run_engine(reader))
         try:

@@ -19,8 +19,8 @@ from typing import Any
 
 import structlog
 
-from kvops import failpoints
-from kvops.config.schema import Logging
+from kvops import failpoints, registry
+from kvops.config.schema import Logging, NodeConfig
 from kvops.errors import KvopsError, NodeError
 from kvops.node import secrecy
 from kvops.node.backlog import Backlog
@@ -59,9 +59,9 @@ def log_to(file: Path, settings: Logging | None = None) -> None:
 
 
 @contextlib.contextmanager
-def logged(file: Path, settings: Logging) -> Iterator[None]:
+def logged(config: NodeConfig) -> Iterator[None]:
     """The node's log tells why it ended, also when it never came up. What nobody foresaw is told without its text."""
-    log_to(file, settings)
+    log_to(registry.log_file(config.name), config.logging)
     try:
         yield
     except KvopsError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from kvops.errors import KvopsError
 POLL_SECONDS = 0.5
 """A look is one stat a file. Not inotify: mounted secrets and network folders do not report their changes."""
 
+OnChange = Callable[[str, str | None, str | None], None]
+"""Called with what has changed, and the SHA-256 of what was and of what is in force."""
 Signature = tuple[tuple[int, ...] | None, ...]
 
 log = structlog.get_logger("kvops.files")
@@ -28,9 +31,11 @@ class WatchedFiles:
         self.failures = 0
         self.fault: str | None = None
         """Why what the files say now is not in force; None while it is."""
+        self.on_change: OnChange = lambda what, before, after: None
         self._files = files
         self._reload = reload
         self._seen = self._signature()
+        self._digest = self._hash()
 
     async def run(self) -> None:
         while True:
@@ -54,6 +59,8 @@ class WatchedFiles:
             self.reloads += 1
             self.fault = None
             log.info("reloaded", what=self.what)
+            before, self._digest = self._digest, await asyncio.to_thread(self._hash)
+            self.on_change(self.what, before, self._digest)
 
     def _failed(self, error: Exception, changed: bool) -> None:
         reason = error.message if isinstance(error, KvopsError) else type(error).__name__
@@ -61,6 +68,13 @@ class WatchedFiles:
             self.failures += 1
             log.error("not_reloaded", what=self.what, error=reason, kept="as it was before")
         self.fault = reason
+
+    def _hash(self) -> str | None:
+        """Of what they say; None where they cannot be read."""
+        try:
+            return hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
+        except OSError:
+            return None
 
     def _signature(self) -> Signature:
         return tuple(_stat(file) for file in self._files)
