@@ -101,9 +101,9 @@ def _message(
 
 def shown_value(rule: Rule, state: RuleState) -> str:
     """In the reading's unit; why there is none, where there is none."""
-    if state.value is None:
-        return f"no data: {state.no_data}" if state.no_data else "none"
-    return rule.shown(state.value)
+    if state.no_data:
+        return f"no data: {state.no_data}"
+    return rule.nothing if state.value is None else rule.shown(state.value)
 
 
 def settle(

@@ -62,8 +62,8 @@ def expression(rule: Rule) -> str:
     parts = [_bad(rule)]
     if isinstance(rule, ThresholdRule | RateRule) and rule.clear is not None:
         parts.append(f"(({value}) {_sign(rule)} {_number(rule.clear)} and {on} {firing})")
-    kept = f"({firing} unless {on} ({value}))"
-    parts.append(f"({kept} and on ({', '.join(INSTANCE)}) kvops_build_info)")
+    node = f"on ({', '.join(INSTANCE)})"
+    parts.append(f"(({firing} unless {node} ({value})) and {node} kvops_build_info)")
     return " or ".join(parts)
 
 

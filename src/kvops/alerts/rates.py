@@ -21,6 +21,8 @@ class _Point(NamedTuple):
     """As it was read."""
     risen: float
     """All that the series has risen since it was first seen."""
+    number: int
+    """How many samples came before it, those included that were let go."""
 
 
 @dataclass
@@ -29,11 +31,11 @@ class _Line:
 
     def add(self, at: float, value: float, spacing: float) -> None:
         if not self.points:
-            self.points.append(_Point(at, value, 0.0))
+            self.points.append(_Point(at, value, 0.0, 0))
             return
         last = self.points[-1]
-        reset = value < last.value
-        point = _Point(at, value, last.risen + (value if reset else value - last.value))
+        step = value if value < last.value else value - last.value
+        point = _Point(at, value, last.risen + step, last.number + 1)
         # The newest is always kept; the one before gives way where it stands too close to be of use.
         if len(self.points) > 1 and last.at - self.points[-2].at < spacing:
             self.points.pop()
@@ -92,7 +94,7 @@ def _extrapolated(points: deque[_Point], start: float, end: float) -> float:
     rise, covered = last.risen - first.risen, last.at - first.at
     if covered <= 0:
         return 0.0
-    between = covered / (len(points) - 1)
+    between = covered / (last.number - first.number)
     before, after = first.at - start, end - last.at
     if rise > 0 and first.value >= 0:
         before = min(before, covered * first.value / rise)  # a counter was never below zero

@@ -203,8 +203,9 @@ def _restarts(progress: Progress) -> Series | None:
     return progress.restarts_by_reason or None
 
 
-def _delivery_failures(alerts: AlertsState) -> Series:
-    return {name: outcomes.get("failed", 0) for name, outcomes in alerts.deliveries.items()}
+def _delivery_failures(alerts: AlertsState) -> Series | None:
+    channels = alerts.deliveries.items()
+    return {name: outcomes.get("failed", 0) for name, outcomes in channels} or None
 
 
 def _first_tokens(bound: float | None = None) -> Counter:
@@ -263,7 +264,8 @@ COUNTERS: dict[str, Counter] = {
         ),
         Counter(
             "alert_delivery_failures", "alert messages that were given up",
-            ('kvops_alert_deliveries_total{outcome="failed"}',), _of(lambda s: s.alerts, _delivery_failures),
+            ('kvops_alert_deliveries_total{outcome="failed"}',),
+            _of(lambda s: s.alerts, _delivery_failures, "no channel is configured"),
         ),
     )
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -36,6 +36,9 @@ class _Rule(BaseModel):
     remedy: Annotated[str, Field(min_length=1, max_length=300)]
     """What whoever is called does next."""
     labels: Annotated[dict[str, str], Field(max_length=16)] = {}
+
+    nothing: ClassVar[str] = "not looked at yet"
+    """What is shown without a value."""
 
 
 class _Bounded(_Rule):
@@ -126,6 +129,8 @@ class AbsenceRule(_Rule):
     reading: str
     stale_after: Annotated[Seconds, Field(ge=5, le=DAY)] = 60.0
 
+    nothing: ClassVar[str] = "not there"
+
     @model_validator(mode="after")
     def _is_reading(self) -> Self:
         _known(gauge if self.reading in GAUGES else counter, self.reading)
@@ -154,6 +159,8 @@ class BurnRule(_Rule):
     short: Annotated[Seconds, Field(ge=10, le=LONGEST_WINDOW)]
     least_requests: Annotated[float, Field(ge=1, le=1e9)] = 20
     """In the long window; fewer say nothing."""
+
+    nothing: ClassVar[str] = "no requests"
 
     @model_validator(mode="before")
     @classmethod

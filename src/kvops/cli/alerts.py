@@ -193,7 +193,8 @@ def _print_report(name: str, report: dict[str, Any], every: bool) -> None:
     shown = rows if every else [row for row in rows if row not in quiet]
     if shown:
         columns = ("rule", "state", "for", "value", "severity", "told")
-        print_table(columns, [_cells(row) for row in shown], expendable=("severity", "for"))
+        heard = bool(report["channels"])
+        print_table(columns, [_cells(row, heard) for row in shown], expendable=("severity", "for"))
     if not every:
         typer.echo(f"{len(quiet)} of {len(rows)} rules are quiet: --all shows them")
     for channel in report["channels"]:
@@ -202,13 +203,20 @@ def _print_report(name: str, report: dict[str, Any], every: bool) -> None:
         typer.echo("no channel: nobody is told. Add one under alerts.channels.")
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], heard: bool) -> tuple[str, ...]:
     state = "no data" if row["no_data"] and row["state"] == "inactive" else row["state"]
     since = "-" if row["since"] is None else format_duration(max(0.0, time.time() - row["since"]))
-    told = "no: acknowledged" if row["acknowledged"] else "yes"
+    return row["rule"], state, since, row["shown"], row["severity"], _told(row, heard)
+
+
+def _told(row: dict[str, Any], heard: bool) -> str:
     if row["silence"]:
-        told = f"no: silenced until {_clock(row['silence']['until'])}, {row['silence']['reason']}"
-    return row["rule"], state, since, row["shown"], row["severity"], told
+        return f"no: silenced until {_clock(row['silence']['until'])}, {row['silence']['reason']}"
+    if row["state"] != "firing":
+        return "-"
+    if not heard:
+        return "no: there is no channel"
+    return f"once: {row['acknowledged']['by']} knows" if row["acknowledged"] else "yes"
 
 
 def _last(channel: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from kvops.errors import NodeNotFound, NodeUnauthorized, UsageError
 from kvops.telemetry.history import History
 from kvops.telemetry.poller import PollState
 from kvops.telemetry.snapshot import Known, NodeSnapshot
-from kvops.tui.view import Finding, NodeView, Status
+from kvops.tui.view import Finding, Level, NodeView, Status
 from kvops.units import format_bytes, format_duration, format_ratio
 
 STALE_INTERVALS = 3
@@ -22,6 +22,7 @@ OLDEST_WARN = 10.0
 ERROR_WARN, ERROR_CRIT = 0.05, 0.2
 MEMORY_WARN = 0.03
 """Of the device's memory left free."""
+_ALERT_LEVELS: dict[str, Level] = {"critical": "CRIT", "warning": "WARN", "info": "INFO"}
 _TITLES = {"DENIED": "access denied", "UNSEEN": "not looked at"}
 _BUSY_STATES = {"loading": "LOAD", "restarting": "LOAD", "stopping": "LOAD", "draining": "DRAIN"}
 
@@ -86,6 +87,7 @@ def snapshot_findings(snapshot: NodeSnapshot, history: History, now: float) -> I
     yield from _queue_findings(snapshot)
     yield from _traffic_findings(snapshot)
     yield from _memory_findings(snapshot)
+    yield from _alert_findings(snapshot)
 
 
 def _state_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
@@ -181,6 +183,19 @@ def _memory_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
             f"{format_bytes(memory.free)} of {format_bytes(memory.total)} left on {memory.device}"
         )
         yield Finding("WARN", "memory short", text, "lower kv_cache.memory_fraction")
+
+
+def _alert_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
+    """The node's own rules. One that is silenced or acknowledged is somebody's already."""
+    if not isinstance(snapshot.alerts, Known):
+        return
+    for alert in snapshot.alerts.value.active:
+        if alert.phase != "firing":
+            continue
+        taken = "silenced" if alert.silenced else "acknowledged" if alert.acknowledged else ""
+        level = "INFO" if taken else _ALERT_LEVELS[alert.severity]
+        text = f"{alert.rule}: {alert.summary}" + (f" ({taken})" if taken else "")
+        yield Finding(level, "alert", text, alert.remedy)
 
 
 def binding_limit(node: NodeView) -> str:
