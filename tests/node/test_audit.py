@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import resource
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -223,9 +225,6 @@ def test_strangers_do_not_fill_the_audit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_kernel_names_the_user_behind_a_connection(tiny_node: RunningNode) -> None:
-    import socket
-    from urllib.parse import urlsplit
-
     port = urlsplit(tiny_node.url).port
     with socket.create_connection(("127.0.0.1", port)) as connected:
         assert uid_behind(connected.getsockname(), connected.getpeername()) == os.getuid()
@@ -303,6 +302,22 @@ def test_a_refusal_is_told_with_its_code_and_never_with_a_path(strict_node: Runn
     assert (first["event"], first["code"]) == ("refused", "invalid_request")
     assert (second["code"], second["status"]) == ("not_found", 404)
     assert "route" not in second
+
+
+def test_what_is_no_http_is_told_too(strict_node: RunningNode) -> None:
+    parts = urlsplit(strict_node.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")
+
+    def refusals() -> list[dict[str, Any]]:
+        found = records(folder_of(strict_node))
+        return [row for row in found if row["event"] == "refused" and "request_id" not in row]
+
+    eventually(refusals, "it is told", 60)
+    assert [(row["code"], row["client"]) for row in refusals()] == [
+        ("invalid_request", "127.0.0.1")
+    ]
 
 
 def test_an_act_is_told_with_who_and_what(strict_node: RunningNode) -> None:

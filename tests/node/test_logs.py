@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 import re
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from kvops.config.schema import Logging
 from kvops.node import logs
+from kvops.node.rotation import RotatedFile
 from tests.harness import RunningNode
 from tests.node.conftest import HTTP, eventually
 
@@ -23,7 +29,10 @@ from tests.node.conftest import HTTP, eventually
 def _logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
+    hooks = threading.excepthook, sys.unraisablehook
     yield
+    threading.excepthook, sys.unraisablehook = hooks
+    logging.captureWarnings(False)
     for handler in root.handlers:
         if isinstance(handler, logs.NodeLog):
             handler.close()
@@ -91,6 +100,99 @@ def test_an_event_that_floods_is_held_back_and_others_are_not(
     assert logs.flush(60)
     events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
     assert events[-2:] == ["15 lines held back: flood", "flood"]
+
+
+def written(file: Path) -> list[dict[str, Any]]:
+    assert logs.flush(60)
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_level_is_kvops_own_and_changes_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "node.log"
+    logs.log_to(file, Logging(level="debug"))
+    log, library = structlog.get_logger("kvops.t"), logging.getLogger("library")
+    log.debug("one")
+    library.info("a library is heard from warnings on")
+    logs.set_level("error")
+    log.warning("two")
+    logs.set_level("info")
+    log.info("three")
+    assert [line["event"] for line in written(file)] == ["one", "three"]
+
+
+def test_no_value_of_a_library_or_an_exception_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "node.log"
+    logs.log_to(file)
+    library = logging.getLogger("library")
+    library.warning("cannot use %s", "a secret")
+    library.warning("made of a secret")
+    try:
+        raise ValueError("with a secret")
+    except ValueError as error:
+        library.exception("failed")
+        structlog.get_logger("kvops.t").exception("ours_failed")
+        loop = asyncio.new_event_loop()
+        logs.on_loop_failure(loop, {"message": "a secret", "exception": error})
+        loop.close()
+
+    def fails() -> None:
+        raise KeyError("in a secret thread")
+
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    lines = written(file)
+    assert "secret" not in json.dumps(lines)
+    assert lines[0]["event"].startswith("cannot use %s [library test_logs.py:")
+    errors = [line for line in lines if "error" in line]
+    assert [(line["event"].split()[0], line["error"]) for line in errors] == [
+        ("said", "ValueError"),
+        ("ours_failed", "ValueError"),
+        ("loop_failure", "ValueError"),
+        ("uncaught", "KeyError"),
+    ]
+    assert all(line["frames"][-1].startswith("test_logs.py:") for line in errors)
+
+
+def test_all_files_of_a_node_stay_within_one_bound(tmp_path: Path) -> None:
+    bounds = Logging(max_bytes=2**16, total_bytes=2**18)
+    file, engine = tmp_path / "node.log", tmp_path / "engine.log"
+    logs.log_to(file, bounds)
+    logs.keep(engine, b"")
+    log = structlog.get_logger("kvops.t")
+    most = 0
+    for at in range(800):
+        log.info(f"line {at}", filling="." * 1000)
+        logs.keep(engine, b"%d " % at + b"," * 500 + b"\n")
+        if at % 50 == 0:
+            assert logs.flush(60)
+            most = max(most, sum(each.stat().st_size for each in tmp_path.iterdir()))
+    assert logs.flush(60)
+    files = {each.name: each.stat().st_size for each in tmp_path.iterdir()}
+    assert 2**17 < most <= bounds.total_bytes
+    assert sum(files.values()) <= bounds.total_bytes
+    assert max(files.values()) <= bounds.max_bytes
+    assert {"node.log", "node.log.1", "engine.log"} <= set(files)
+    assert logs.dropped() == 0
+    assert b"799 " in engine.read_bytes()
+
+
+def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe without a reader blocks its writer, as such a disk does."""
+    monkeypatch.setattr(logs, "QUEUE_BYTES", 100_000)
+    file = tmp_path / "node.log"
+    reading, writing = os.pipe()
+    monkeypatch.setattr(RotatedFile, "append", lambda self, data: os.write(writing, data) < 0)
+    logs.log_to(file)
+    log = structlog.get_logger("kvops.t")
+    for at in range(900):
+        log.info(f"line {at}", filling="." * 1000)
+    assert logs.dropped() > 0
+    assert not logs.flush(0.01)
+    os.close(reading)  # now each write fails
+    assert logs.flush(60)
+    os.close(writing)
+    assert logs.dropped() > 700
 
 
 def test_what_is_lost_is_a_metric(tiny_node: RunningNode) -> None:

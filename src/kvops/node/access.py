@@ -55,6 +55,10 @@ class Access:
 
     async def watch(self, audit: AuditLog) -> None:
         """Until cancelled: what changes on disk is in force within a second."""
+        if self._peers is not None:
+            self._peers.on_refused = lambda code, address: audit.refused_stranger(
+                code, client=address
+            )
         for files in self.watched:
             files.on_change = lambda what, before, after: audit.action(
                 f"reload {what}", "file", before=before, after=after

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 import structlog
@@ -31,6 +31,8 @@ class Peers:
         self.refused: Counter[str] = Counter(network=0, full=0)
         self.networks = tuple(networks)
         """May be replaced; those who are connected stay."""
+        self.on_refused: Callable[[str, str], None] = lambda code, address: None
+        """Called for each connection that ends before it carries a request."""
         self._logged_at = 0.0
 
     def check(self, address: str, held: int) -> None:

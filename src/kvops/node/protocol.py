@@ -61,6 +61,7 @@ class BoundedProtocol(H11Protocol):
     def _turn_away(self, error: RequestError) -> None:
         """The answer comes before the request; bytes that stay unread would reset the connection before it is read."""
         self._turned_away = True
+        self._tell(error)
         self.connections.discard(self)
         self._write_answer(error)
         if self._peers.leaving >= MAX_LEAVING or not self.transport.can_write_eof():
@@ -149,7 +150,11 @@ class BoundedProtocol(H11Protocol):
             error = TooLarge(
                 f"the request head is over the bound of {MAX_HEADER_BYTES} bytes.", status=431
             )
+        self._tell(error)
         self._write_error(error)
+
+    def _tell(self, error: RequestError) -> None:
+        self._peers.on_refused(error.code, self.client[0] if self.client else "")
 
     def _write_error(self, error: RequestError) -> None:
         self._write_answer(error)
