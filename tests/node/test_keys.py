@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import stat
 import threading
 import time
@@ -305,6 +306,8 @@ def test_a_key_ends_on_time_without_a_change_of_the_file(keyed_node: RunningNode
 
 def test_a_running_node_says_that_its_file_is_broken(keyed_node: RunningNode) -> None:
     file = keys_of(keyed_node)
+    record = keyed_node.home / "state" / "nodes" / keyed_node.name / "node.json"
+    assert json.loads(record.read_text())["api_keys_file"] == str(file), "where kvops keys finds it"
     good = file.read_bytes()
     stale = 'kvops_file_stale{file="api_keys"}'
     assert metric(keyed_node, stale) == 0

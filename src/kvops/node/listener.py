@@ -25,6 +25,8 @@ DATA_CONNECTIONS = 1024
 CONTROL_CONNECTIONS = 64
 BACKLOG = 128
 """Also how many connections are accepted before one of them is looked at."""
+_SYNTAX_BYTES = 1024
+"""Of a head besides what is counted: line ends, colons, method and version."""
 _SPARE_DESCRIPTORS = 256
 """For files, the engine, and what is accepted to be refused."""
 
@@ -112,7 +114,7 @@ class Listener(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=grace,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES + _SYNTAX_BYTES,
             )
         )
         self._sock = sock

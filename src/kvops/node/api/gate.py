@@ -24,6 +24,7 @@ from kvops.node.api.problems import log_defect, respond
 from kvops.node.auth import AdminToken, Identifies
 
 MAX_HEADER_BYTES = 32 * 1024
+"""Of path, query, names and values together."""
 MAX_HEADERS = 128
 PUBLIC = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 _READ = frozenset({"GET", "HEAD"})
@@ -62,9 +63,8 @@ class Gate:
 
     def _check(self, scope: Scope) -> None:
         _check_framing(Headers(scope=scope))
-        size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(
-            scope["query_string"]
-        )
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        size += len(scope.get("raw_path", b"")) + len(scope["query_string"])
         if size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
             raise TooLarge(
                 f"the headers are over the bound of {MAX_HEADER_BYTES} bytes or {MAX_HEADERS} fields.",
