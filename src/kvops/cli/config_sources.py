@@ -12,7 +12,7 @@ from kvops.config.history import History, Version, user
 from kvops.config.live import changes
 from kvops.config.load import LoadedConfig, load_config, load_document
 from kvops.config.schema import NodeConfig
-from kvops.errors import UsageError
+from kvops.errors import ConfigError, UsageError
 from kvops.registry import NodeRecord
 
 RUNNING = "running"
@@ -104,8 +104,12 @@ def _kept(
     }
 
 
-def _settings(history: History, version: Version) -> NodeConfig:
-    return load_document(history.document(version), f"version {version.id}").config
+def _settings(history: History, version: Version) -> NodeConfig | None:
+    """None for a version that is not valid any more: that is no obstacle to leaving it."""
+    try:
+        return load_document(history.document(version), f"version {version.id}").config
+    except ConfigError:
+        return None
 
 
 def _alive(name: str) -> NodeRecord | None:
