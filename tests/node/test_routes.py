@@ -246,7 +246,7 @@ def test_control_routes(tiny_node: RunningNode) -> None:
         "cancelled": False
     }
     assert error_of(tiny_node.control("GET", "/control/kv/map?cells=0"))["param"] == "cells"
-    assert tiny_node.control("GET", "/control/alerts").status_code == 404
+    assert tiny_node.control("GET", "/control/nothing").status_code == 404
 
 
 def test_control_stream(tiny_node: RunningNode) -> None:
