@@ -1,4 +1,4 @@
-"""What the audit costs a request while its thread chains, writes and syncs; `benchmarks.access` has it with the rest."""
+"""What the audit costs a request while its thread chains, writes and syncs; `benchmarks.access` has it with others."""
 
 from __future__ import annotations
 
