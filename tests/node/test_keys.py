@@ -239,26 +239,27 @@ async def test_the_watch_outlives_a_defect(tmp_path: Path, monkeypatch: pytest.M
 
 
 @contextmanager
-def asking(node: RunningNode, holder: list[NewKey], refused: Counter[int]) -> Iterator[None]:
-    """Requests without pause, with the key that `holder` names at the time; all that is not 200 is counted."""
-    done = threading.Event()
+def asking(node: RunningNode, holder: list[NewKey], seen: Counter[int]) -> Iterator[list[NewKey]]:
+    """Requests without pause, with the key that `holder` names at the time: the keys that are in use now."""
+    done, used = threading.Event(), holder * 3
     body = {"model": model_of(node, KEYS["alice"]), "prompt": "x", "max_tokens": 1}
 
-    def ask(complete: bool) -> None:
+    def ask(at: int) -> None:
         with httpx.Client(timeout=60, trust_env=False) as client:
             while not done.is_set():
-                headers = {"Authorization": f"Bearer {holder[0].secret}"}
-                if complete:
+                used[at] = holder[0]
+                headers = {"Authorization": f"Bearer {used[at].secret}"}
+                if at == 0:
                     answer = client.post(f"{node.url}/v1/completions", json=body, headers=headers)
                 else:
                     answer = client.get(f"{node.url}/v1/models", headers=headers)
-                refused[answer.status_code] += 1
+                seen[answer.status_code] += 1
 
-    workers = [threading.Thread(target=ask, args=(n == 0,)) for n in range(3)]
+    workers = [threading.Thread(target=ask, args=(at,)) for at in range(3)]
     for worker in workers:
         worker.start()
     try:
-        yield
+        yield used
     finally:
         done.set()
         for worker in workers:
@@ -271,7 +272,7 @@ def test_no_good_key_is_refused_while_the_file_is_swapped(keyed_node: RunningNod
     eventually(lambda: status(keyed_node, holder[0].secret) == 200, "the first key is in force", 60)
     seen: Counter[int] = Counter()
     old: list[NewKey] = []
-    with asking(keyed_node, holder, seen):
+    with asking(keyed_node, holder, seen) as used:
         for _ in range(4):
             for at in range(10):  # others come and go meanwhile
                 changes.create(file, "churn", f"churn-{at}", None)
@@ -281,8 +282,7 @@ def test_no_good_key_is_refused_while_the_file_is_swapped(keyed_node: RunningNod
             old.append(holder[0])
             holder[0] = new
             changes.revoke(file, [f"churn-{at}" for at in range(10)])
-        before = seen[200]
-        eventually(lambda: seen[200] > before + 20, "requests with the last key", 60)
+        eventually(lambda: all(key is holder[0] for key in used), "the last key in use", 60)
         changes.revoke(file, [each.key.id for each in old])
         for each in old:
             eventually(lambda: status(keyed_node, each.secret) == 401, "the revoked keys", 60)  # noqa: B023

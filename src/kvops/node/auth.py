@@ -48,15 +48,15 @@ class KeyRing:
     """The API keys of a node. An empty ring lets nobody in: all of its keys were revoked."""
 
     def __init__(self, keys: Sequence[ApiKey]) -> None:
-        self._keys = tuple(keys)
+        self.replace(keys)
 
     @property
-    def keys(self) -> tuple[ApiKey, ...]:
-        return self._keys
+    def keys(self) -> list[ApiKey]:
+        return [key for _, key in self._known]
 
     def replace(self, keys: Sequence[ApiKey]) -> None:
         """All at once: a request sees the ring before or the ring after, never a part of either."""
-        self._keys = tuple(keys)
+        self._known = tuple((key.digest, key) for key in keys)
 
     def identify(self, authorization: str | None) -> Caller:
         """The caller behind an `Authorization` header. Raises InvalidApiKey."""
@@ -66,12 +66,11 @@ class KeyRing:
                 "no API key was sent.", hint="Send the header `Authorization: Bearer <key>`."
             )
         digest = digest_of(presented)
-        found: ApiKey | None = None
-        for key in self._keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        if found is None:
+        same = hmac.compare_digest
+        matches = [key for known, key in self._known if same(known, digest)]  # all of them, always
+        if not matches:
             raise InvalidApiKey("the API key is not known to this node.")
+        found = matches[-1]
         if found.expires is not None and found.expired(time.time()):
             raise InvalidApiKey(f"the API key expired at {timestamp(found.expires)}.")
         return Caller(found.tenant, found.id)
