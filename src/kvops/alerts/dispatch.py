@@ -75,7 +75,7 @@ def _due(
             return None
         known = told is not None and (told.status, told.started_at) == ("firing", state.started_at)
         overdue = told is not None and not 0 <= now - told.at < repeat
-        return None if known and not overdue else "firing"
+        return None if known and not overdue and waiting is None else "firing"
     if waiting is not None:
         # A receiver that was away learns with one message that it was, and that it is over.
         return None if waiting.status == "resolved" else "resolved"

@@ -38,8 +38,7 @@ def _notify(channel: Channel, message: Message) -> str:
     """Why it was not taken; empty where it was."""
     # These libraries log addresses, and the tokens in them.
     for chatty in ("apprise", "urllib3", "requests"):
-        logging.getLogger(chatty).propagate = False
-        logging.getLogger(chatty).addHandler(logging.NullHandler())
+        logging.getLogger(chatty).setLevel(logging.CRITICAL + 1)
     try:
         import apprise
     except ImportError:
