@@ -42,7 +42,7 @@ def webhook(url: str, name: str = "oncall", seconds: float = 10.0) -> Channel:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread
+    while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
 
