@@ -28,7 +28,8 @@ from kvops.node.meter import Meter
 from kvops.node.quarantine import Quarantine
 from kvops.node.results import ResultStore
 from kvops.node.sampling import SamplingParams
-from kvops.node.supervisor import Sink, Supervisor
+from kvops.node.sinks import Sink
+from kvops.node.supervisor import Supervisor
 from kvops.node.wire import PriorityClass, Start, StepDone, Submit, TokenDelta, TokenLogprobs
 
 

@@ -17,9 +17,10 @@ from kvops import __version__
 from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.node.admission import Admission
+from kvops.node.deaths import RestartReason
 from kvops.node.generation import Choice
 from kvops.node.meter import Meter
-from kvops.node.supervisor import RestartReason, Supervisor
+from kvops.node.supervisor import Supervisor
 from kvops.node.upkeep import upkeep
 from kvops.node.wire import EngineInfo, EngineStats
 from kvops.telemetry.snapshot import (

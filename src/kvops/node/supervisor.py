@@ -11,25 +11,25 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import structlog
 
 from kvops.config.settings import Settings
 from kvops.errors import (
-    EngineDied,
     EngineRestarted,
     KvopsError,
     NotReady,
     RequestError,
-    from_code,
 )
 from kvops.node.child import EngineChild
+from kvops.node.deaths import RestartReason, cause_of, death, reason_of
 from kvops.node.pulse import Pulse
 from kvops.node.queries import Queries
 from kvops.node.quotas import with_quotas
 from kvops.node.restarts import RestartBudget
+from kvops.node.sinks import Sink, Sinks
 from kvops.node.totals import EngineTotals
 from kvops.node.wire import (
     FROM_ENGINE,
@@ -51,28 +51,16 @@ from kvops.node.wire import (
     Started,
     StepDone,
     Submit,
-    TokenDelta,
 )
 from kvops.telemetry.snapshot import KvMap
 
 EngineState = Literal["loading", "ready", "restarting", "failed"]
-RestartReason = Literal["killed", "exited", "fatal", "stalled", "protocol"]
 
 _STALLED_SECONDS = 1.0
 """How long a hung engine is reported as such before it is replaced."""
 _WATCH_SECONDS = 0.25
 
 log = structlog.get_logger("kvops.supervisor")
-
-
-class Sink(Protocol):
-    """Where the news of one engine request go."""
-
-    def started(self) -> None: ...
-
-    def delta(self, delta: TokenDelta) -> None: ...
-
-    def lost(self, error: RequestError) -> None: ...
 
 
 class Supervisor:
@@ -93,7 +81,7 @@ class Supervisor:
         self._on_phase = on_phase
         self._on_lost = on_lost
         self._child = EngineChild(folder / "engine.log")
-        self._sinks: dict[str, Sink] = {}
+        self._sinks = Sinks()
         self._queries = Queries(self._child.send)
         self._stopping = False
         self._kill_reason: RestartReason | None = None
@@ -117,7 +105,7 @@ class Supervisor:
 
     @property
     def work_pending(self) -> bool:
-        return bool(self._sinks) or self._pulse.holds_work
+        return len(self._sinks) > 0 or self._pulse.holds_work
 
     def seconds_without_progress(self) -> float:
         """Since a step finished or the work arrived; while nothing is pending, since a sign of life."""
@@ -147,7 +135,7 @@ class Supervisor:
             raise self.why_not_ready()
         if not self.work_pending:
             self._pulse.moved()
-        self._sinks[request.request_id] = sink
+        self._sinks.add(request.request_id, sink)
         self._child.send(request)
 
     def why_not_ready(self) -> RequestError:
@@ -156,7 +144,7 @@ class Supervisor:
         return NotReady(f"the model is being loaded ({self.loading_phase}).")
 
     def cancel(self, request_id: str) -> None:
-        if self._sinks.pop(request_id, None) is not None:
+        if self._sinks.remove(request_id):
             self._child.send(Cancel(request_id))
 
     async def kv_map(self, cells: int) -> KvMap:
@@ -208,9 +196,7 @@ class Supervisor:
         except (ValueError, msgspec.DecodeError):
             self._kill_reason = "protocol"
             self._child.kill()
-        code = await self._child.wait()
-        died: RestartReason = self._kill_reason or ("killed" if code < 0 else "exited")
-        return "fatal" if self._fatal is not None else died
+        return reason_of(await self._child.wait(), self._fatal, self._kill_reason)
 
     async def _read_frames(self) -> None:
         buffer = FrameBuffer()
@@ -228,35 +214,23 @@ class Supervisor:
         self._on_lost(reason)
         self._lose_all()
         if not was_ready:
-            raise self._cause() or self._death(f"the engine ended while loading ({reason})")
+            what = f"the engine ended while loading ({reason})"
+            raise cause_of(self._fatal) or death(what, self._fatal, self._child)
         self.restarts[reason] += 1
         self.totals.carry(self.stats)
         self.stats = None
         pause = self._budget.spend()
         if pause is None:
-            raise self._death(f"the engine ended {self._budget}")
+            raise death(f"the engine ended {self._budget}", self._fatal, self._child)
         await asyncio.sleep(pause)
 
     def _lose_all(self) -> None:
-        sinks, self._sinks = list(self._sinks.values()), {}
-        for sink in sinks:
-            sink.lost(
-                EngineRestarted(
-                    "the engine died while it worked on this request.", hint="Send it again."
-                )
+        self._sinks.lose_all(
+            EngineRestarted(
+                "the engine died while it worked on this request.", hint="Send it again."
             )
+        )
         self._queries.lose_all()
-
-    def _cause(self) -> KvopsError | None:
-        """What the engine gave as its reason, as an error of the tree."""
-        fatal = self._fatal
-        if fatal is None or fatal.code == EngineDied.code:
-            return None
-        return from_code(fatal.code, fatal.message, fatal.hint)
-
-    def _death(self, what: str) -> EngineDied:
-        words = self._child.last_words() if self._fatal is None else self._fatal.message
-        return EngineDied(f"{what}: {words}", hint="see kvops node logs --engine")
 
     async def _watch_progress(self) -> None:
         """A hung engine is reported (`stalled`), and replaced if it stays so for long enough to be seen."""
@@ -278,7 +252,7 @@ class Supervisor:
         self._pulse.heard()
         match message:
             case Started():
-                self._requests_started(message)
+                self._sinks.started(message.request_ids)
             case StepDone():
                 self._step_done(message)
             case EngineStats():
@@ -309,19 +283,9 @@ class Supervisor:
             self.state = "ready"
             self.ready.set()
 
-    def _requests_started(self, message: Started) -> None:
-        for request_id in message.request_ids:
-            if sink := self._sinks.get(request_id):
-                sink.started()
-
     def _step_done(self, step: StepDone) -> None:
         self._pulse.moved()
-        for delta in step.deltas:
-            sink = self._sinks.get(delta.request_id)
-            if delta.finish is not None:
-                self._sinks.pop(delta.request_id, None)
-            if sink is not None:
-                sink.delta(delta)
+        self._sinks.moved(step.deltas)
         self._on_step(step)
 
     def _stats_arrived(self, stats: EngineStats) -> None:
