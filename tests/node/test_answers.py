@@ -22,6 +22,7 @@ from kvops.node.api.app import create_data_app
 from kvops.node.api.gate import Gate
 from kvops.node.api.replies import Replies, TokenEntry
 from kvops.node.api.shapes import CompletionShape
+from kvops.node.audit import audited
 from kvops.node.daemon import Daemon
 from kvops.node.generation import Event, Generation
 from kvops.node.meter import Meter
@@ -329,8 +330,10 @@ async def test_the_routes_have_a_schema(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_config(None, {"model.name": str(tiny_model)})
-    daemon = Daemon(loaded, resolve(str(tiny_model)), tmp_path, lambda step, detail: None)
-    document = create_data_app(daemon._services).openapi()
+    model = resolve(str(tiny_model))
+    with audited(loaded) as audit:
+        daemon = Daemon(loaded, model, tmp_path, audit, lambda step, detail: None)
+        document = create_data_app(daemon._services).openapi()
     assert {"/v1/completions", "/v1/chat/completions", "/v1/tokenize", "/v1/models"} < set(
         document["paths"]
     )
