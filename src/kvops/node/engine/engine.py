@@ -21,6 +21,7 @@ from kvops.node.engine.pace import Pace
 from kvops.node.engine.prefixes import PrefixNames
 from kvops.node.engine.refusals import refusal
 from kvops.node.engine.request import Request
+from kvops.node.engine.reserve import Reserve
 from kvops.node.engine.sampler import Sample
 from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Counters, Scheduler
 from kvops.node.engine.tenants import Tenants
@@ -75,9 +76,9 @@ class Engine:
         self._violations = 0
 
     @classmethod
-    def load(cls, start: Start, progress: Progress) -> Engine:
+    def load(cls, start: Start, progress: Progress, reserve: Reserve | None = None) -> Engine:
         """Load and warm up. Raises ConfigError, NodeStartError or a ModelError."""
-        engine = cls(load(start, progress), start)
+        engine = cls(load(start, progress, reserve), start)
         began = time.perf_counter()
         engine._warm_up(start.max_batched_tokens)
         progress("warm-up generation", f"{time.perf_counter() - began:.1f} s")

@@ -24,6 +24,7 @@ from kvops.node.engine.model.rotary import Rotary
 from kvops.node.engine.model.torch_decoder import TorchDecoder
 from kvops.node.engine.model.weights import load_weights
 from kvops.node.engine.preference import settle
+from kvops.node.engine.reserve import Reserve
 from kvops.node.engine.runner import Model, Runner
 from kvops.node.engine.sampler import Sampler
 from kvops.node.engine.threads import compute_threads
@@ -43,7 +44,7 @@ class Loaded:
     """Activations are not measured yet."""
 
 
-def load(start: Start, progress: Progress) -> Loaded:
+def load(start: Start, progress: Progress, reserve: Reserve | None = None) -> Loaded:
     """Raises ConfigError, NodeStartError or a ModelError."""
     threads = compute_threads(start.threads)
     torch.set_num_threads(threads)
@@ -54,7 +55,9 @@ def load(start: Start, progress: Progress) -> Loaded:
     info = _info(start, checkpoint, formats, device, needs.block, blocks)
     match formats.kernels:
         case "cpu":
-            model, accounts = _compiled(start, checkpoint, formats, info, threads, progress)
+            model, accounts = _compiled(
+                start, checkpoint, formats, info, threads, progress, reserve
+            )
         case "cuda":
             model, info, accounts = _on_cuda(start, checkpoint, formats, info, progress)
         case "none":
@@ -85,6 +88,7 @@ def _compiled(
     info: EngineInfo,
     threads: int,
     progress: Progress,
+    reserve: Reserve | None,
 ) -> tuple[Model, MemoryAccounts]:
     # Imported here: the compiler is only there for CPUs, and takes a while.
     from kvops.node.engine.cpu import decoder
@@ -96,7 +100,7 @@ def _compiled(
     assert formats.kv != "fp8"  # `choose` refused it
     with ThreadPoolExecutor(1) as beside:
         # A system may take seconds to hand out a gigabyte; the weights take as long to read.
-        filling = beside.submit(decoder.allocate_pool, shape, formats.kv)
+        filling = beside.submit(decoder.allocate_pool, shape, formats.kv, reserve)
         weights = Packer(info.spec, formats.weights, info.max_model_len).pack(checkpoint.tensors())
         progress("model loaded", _loaded(info, formats, time.perf_counter() - began))
         pool = filling.result()

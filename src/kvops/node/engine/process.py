@@ -22,6 +22,7 @@ from kvops import failpoints
 from kvops.errors import KvopsError
 from kvops.node import wire
 from kvops.node.engine.cuda.faults import GpuFault, fault_of
+from kvops.node.engine.reserve import Reserve
 from kvops.node.secrecy import described, on_uncaught, trace_of
 
 if TYPE_CHECKING:
@@ -135,12 +136,16 @@ class Service:
 def serve(connection: Connection) -> None:
     """Start as told, then work until `Closed`."""
     start, early = _wait_for_start(connection)
+    reserve = Reserve.of(start)
     # Threads that spin at a barrier for one that the system has put aside make a busy machine 10 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # Imported only now: OpenMP reads its policy once, and a broken torch is reported like any failure to load.
     from kvops.node.engine.engine import Engine
 
-    engine = Engine.load(start, lambda phase, detail: connection.send(wire.Loading(phase, detail)))
+    def report(phase: str, detail: str) -> None:
+        connection.send(wire.Loading(phase, detail))
+
+    engine = Engine.load(start, report, reserve)
     connection.send(wire.Ready(engine.info))
     connection.serving = True
     service = Service(engine, connection, start.batch_window)

@@ -27,6 +27,7 @@ from kvops.node.engine.cpu.layout import (
 from kvops.node.engine.cpu.step import step
 from kvops.node.engine.cpu.team import Team
 from kvops.node.engine.cpu.work import PARTS, work_of
+from kvops.node.engine.reserve import Reserve
 
 KvFormat = Literal["float32", "bfloat16", "int8"]
 
@@ -75,14 +76,16 @@ def block_bytes(spec: ModelSpec, block_size: int, kind: KvFormat) -> int:
     return spec.n_layers * spec.n_kv_heads * positions * each
 
 
-def allocate_pool(shape: Shape, kind: KvFormat) -> Pool:
+def allocate_pool(shape: Shape, kind: KvFormat, reserve: Reserve | None = None) -> Pool:
+    """From `reserve` as far as it goes, if there is one."""
+    zeros = _zeros if reserve is None else reserve.zeros
     pages = shape.layers * shape.blocks * shape.kv_heads
     scales = pages if kind == "int8" else 0
     return Pool(
-        keys=_zeros(pages * shape.head_dim * shape.key_stride, _KEPT[kind]),
-        values=_zeros(pages * shape.head_dim * shape.block_size, _KEPT[kind]),
-        key_scales=_zeros(scales * shape.key_stride, np.float32),
-        value_scales=_zeros(scales * shape.block_size, np.float32),
+        keys=zeros(pages * shape.head_dim * shape.key_stride, _KEPT[kind]),
+        values=zeros(pages * shape.head_dim * shape.block_size, _KEPT[kind]),
+        key_scales=zeros(scales * shape.key_stride, np.float32),
+        value_scales=zeros(scales * shape.block_size, np.float32),
     )
 
 
