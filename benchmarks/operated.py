@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import signal
 import threading
@@ -15,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import psutil
 
-from benchmarks import growth
+from benchmarks import access, alerts, audit, growth
 from benchmarks.client import prompt
 from benchmarks.node import Node, pull_default_model, running_node
 from benchmarks.table import Row
@@ -26,8 +24,6 @@ STALL_AFTER = 5.0
 KILLS = 3
 PATIENCE = 120.0
 NAMED = "engine_restarted"
-OTHERS = ("access", "audit", "alerts")
-"""Rooms with figures of their own: each a module here with `rows()`."""
 
 
 def measure() -> Iterator[Row]:
@@ -41,11 +37,11 @@ def measure() -> Iterator[Row]:
     with running_node(settings=settings) as node:
         yield from _killed(node)
         yield from _hung(node)
+        yield alerts.drill_row(node)
         yield _ended(node)
     yield from growth.rows()
-    for name in OTHERS:
-        if importlib.util.find_spec(f"benchmarks.{name}") is not None:
-            yield from importlib.import_module(f"benchmarks.{name}").rows()
+    yield from access.rows()
+    yield from audit.rows()
 
 
 def _killed(node: Node) -> Iterator[Row]:
