@@ -28,11 +28,13 @@ def test_from_the_first_key_to_the_last(kvops_home: Path) -> None:
     assert "\n" not in secret
     assert secret not in made.stderr
     assert "shown this once" in made.stderr
+    assert "expires 20" in made.stderr
     assert "no node that runs here reads it" in made.stderr
     assert KeyRing(read_keys(default_file())).identify(f"Bearer {secret}").tenant == "acme"
 
     turned = keys(kvops_home, "rotate", "ci", "--id", "ci-2", "--overlap", "1h", "--json")
     assert json.loads(turned.stdout)["key"].startswith("kvk_")
+    assert "already ending; its successor is ci-2" in keys(kvops_home, "rotate", "ci").stderr
     listed = json.loads(keys(kvops_home, "list", "--json").stdout)
     assert [key["id"] for key in listed["keys"]] == ["ci", "ci-2"]
     assert all(key["state"] == "active" and key["expires"] for key in listed["keys"])

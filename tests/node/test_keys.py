@@ -94,6 +94,21 @@ def test_a_rotation_never_prolongs_the_old_key(tmp_path: Path) -> None:
     assert ending.expires == pytest.approx(old.key.expires, abs=1.1)
 
 
+def test_a_key_that_is_ending_names_its_successor(tmp_path: Path) -> None:
+    """What its own cut lifetime would give, a further successor would die with it."""
+    file = tmp_path / "keys.yaml"
+    changes.create(file, "acme", "ci", 86400.0)
+    changes.rotate(file, "ci", 60.0, new_id="ci-2", lifetime=None)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match="its successor is ci-2") as refused:
+        changes.rotate(file, "ci", 3600.0, new_id=None, lifetime=None)
+    assert refused.value.hint == "kvops keys rotate ci-2"
+    assert file.read_bytes() == before
+    changes.revoke(file, ["ci-2"])
+    with pytest.raises(UsageError, match="ci-2 is revoked"):
+        changes.rotate(file, "ci", 3600.0, new_id=None, lifetime=None)
+
+
 def test_what_cannot_be_done_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     changes.create(file, "acme", "ci", None)

@@ -197,11 +197,15 @@ def _duration(option: str, text: str) -> float:
 
 
 def _show(new: NewKey, place: Path, as_json: bool) -> None:
+    from kvops.node.keys.file import timestamp
+
     if as_json:
         typer.echo(json.dumps({"key": new.secret, "file": str(place)} | _row(new.key, time.time())))
         return
+    ends = "never expires" if new.key.expires is None else f"expires {timestamp(new.key.expires)}"
     typer.echo(
-        f"key {new.key.id} of tenant {new.key.tenant}, in {place}; shown this once:", err=True
+        f"key {new.key.id} of tenant {new.key.tenant}, in {place}, {ends}; shown this once:",
+        err=True,
     )
     typer.echo(new.secret)
     _say_who_reads(place)

@@ -45,7 +45,7 @@ def rotate(
     """A new key of the same tenant, and the old one as it is now: it expires after `overlap` seconds.
 
     The new one lasts `lifetime` seconds, by default as long as the old one was made for.
-    Raises UsageError, ConfigError.
+    Raises UsageError, for a key that was rotated before too: its lifetime is cut, and it has a successor. ConfigError.
     """
     with _edited(file) as keys:
         old, now = _find(keys, key_id, file), time.time()
@@ -54,11 +54,17 @@ def rotate(
                 f"the key {key_id!r} has expired: nobody uses it any more",
                 hint=f"kvops keys create --tenant {old.tenant}",
             )
+        if old.replaced_by is not None:
+            raise _is_ending(keys, old)
         if lifetime is None and old.expires is not None and old.created is not None:
             lifetime = old.expires - old.created
         new = _add(keys, old.tenant, new_id, lifetime)
         ends = now + overlap
-        ending = replace(old, expires=ends if old.expires is None else min(ends, old.expires))
+        ending = replace(
+            old,
+            expires=ends if old.expires is None else min(ends, old.expires),
+            replaced_by=new.key.id,
+        )
         keys[keys.index(old)] = ending
         return new, ending
 
@@ -103,6 +109,18 @@ def _find(keys: list[ApiKey], key_id: str, file: Path) -> ApiKey:
     if found is None:
         raise UsageError(f"there is no key {key_id!r} in {file}", hint="kvops keys list")
     return found
+
+
+def _is_ending(keys: list[ApiKey], old: ApiKey) -> UsageError:
+    heir = old.replaced_by
+    if any(key.id == heir for key in keys):
+        return UsageError(
+            f"{old.id} is already ending; its successor is {heir}", hint=f"kvops keys rotate {heir}"
+        )
+    return UsageError(
+        f"{old.id} is already ending; its successor {heir} is revoked",
+        hint=f"kvops keys create --tenant {old.tenant}",
+    )
 
 
 def _check_name(what: str, name: str) -> None:

@@ -1,4 +1,7 @@
-"""The keys file: a YAML list of `{id, tenant, sha256}` with `created` and `expires`. It holds digests, never a key."""
+"""The keys file: a YAML list of `{id, tenant, sha256}` with `created`, `expires` and `replaced_by`.
+
+It holds digests, never a key.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from kvops.errors import ConfigError
 MAX_KEYS = 10_000
 MAX_FILE_BYTES = 8 * 2**20
 _NEEDED = {"id", "tenant", "sha256"}
-_MAY_HAVE = _NEEDED | {"created", "expires"}
+_MAY_HAVE = _NEEDED | {"created", "expires", "replaced_by"}
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C one reads 10,000 rows in a second instead of many."""
 _HEAD = "# Written by `kvops keys`, which keeps no comments. A node that runs reads it again when it changes.\n"
@@ -36,6 +39,8 @@ class ApiKey:
     """Unix seconds."""
     expires: float | None = None
     """Unix seconds; None: never."""
+    replaced_by: str | None = None
+    """The id of the key that a rotation gave it as its successor."""
 
     def expired(self, now: float) -> bool:
         return self.expires is not None and self.expires <= now
@@ -106,11 +111,15 @@ def _read_private(file: Path) -> bytes:
 
 def _read_row(row: Any, where: str) -> ApiKey:
     if not isinstance(row, dict) or not _NEEDED <= row.keys() <= _MAY_HAVE:
-        raise ConfigError(f"{where} is not {{id, tenant, sha256}} with created and expires")
-    if not all(isinstance(row[name], str) and 0 < len(row[name]) <= 128 for name in _NEEDED):
-        raise ConfigError(f"{where}: id, tenant and sha256 are texts of 1 to 128 characters")
+        raise ConfigError(
+            f"{where} is not {{id, tenant, sha256}} with created, expires and replaced_by"
+        )
+    texts = [row[name] for name in (*sorted(_NEEDED), "replaced_by") if name in row]
+    if not all(isinstance(text, str) and 0 < len(text) <= 128 for text in texts):
+        raise ConfigError(f"{where}: id, tenant, sha256, replaced_by: 1 to 128 characters each")
     created, expires = (_read_moment(row, name, where) for name in ("created", "expires"))
-    return ApiKey(row["id"], row["tenant"], _read_digest(row["sha256"], where), created, expires)
+    digest, heir = _read_digest(row["sha256"], where), row.get("replaced_by")
+    return ApiKey(row["id"], row["tenant"], digest, created, expires, heir)
 
 
 def _read_digest(text: str, where: str) -> bytes:
@@ -148,4 +157,6 @@ def _row(key: ApiKey) -> dict[str, str]:
     for name, moment in (("created", key.created), ("expires", key.expires)):
         if moment is not None:
             row[name] = timestamp(moment)
+    if key.replaced_by is not None:
+        row["replaced_by"] = key.replaced_by
     return row
