@@ -180,3 +180,19 @@ def test_the_sample_is_valid_and_names_every_reading() -> None:
     assert [name for name in (*GAUGES, *COUNTERS) if name not in text and name != "drill"] == []
     assert all(f" {bound:g}" in text for bound in TTFT_BOUNDS)
     assert all(counter(f"ttft_within_{bound:g}s") for bound in TTFT_BOUNDS)
+
+
+def test_no_remedy_sends_to_what_the_engine_wrote_alone() -> None:
+    """An engine that was killed or hangs wrote nothing; the node's log has the reason and the exit code."""
+    about = [rule for rule in rulebook() if "--engine" in rule.remedy]
+    assert {rule.name for rule in about} == {"EngineRestarted", "EngineStalled"}
+    assert [rule.name for rule in about if "kvops node logs --engine" in rule.remedy] == []
+    assert [rule.name for rule in about if "kvops node logs" not in rule.remedy] == []
+
+
+def test_no_remedy_repeats_a_number_that_is_a_setting() -> None:
+    """`restart.budget` and `restart.window` may be set to others."""
+    (restarted,) = [rule for rule in rulebook() if rule.name == "EngineRestarted"]
+    assert not any(c.isdigit() for c in restarted.remedy)
+    assert "fifth" not in restarted.remedy
+    assert "restart.budget" in restarted.remedy

@@ -95,6 +95,11 @@ class EngineChild:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
+    @property
+    def spoke(self) -> bool:
+        """Whether the process wrote anything since it was started."""
+        return bool(self._output.last_line)
+
     def last_words(self) -> str:
         """The last line the process wrote, or its exit code."""
         return self._output.last_line[:300] or f"exit code {self.returncode}"

@@ -27,4 +27,8 @@ def cause_of(fatal: Fatal | None) -> KvopsError | None:
 
 def death(what: str, fatal: Fatal | None, child: EngineChild) -> EngineDied:
     words = child.last_words() if fatal is None else fatal.message
-    return EngineDied(f"{what}: {words}", hint="see kvops node logs --engine")
+    said = fatal is not None or child.spoke
+    more = "; what the engine wrote: kvops node logs --engine" if said else ""
+    return EngineDied(
+        f"{what}: {words}", hint=f"kvops node logs has each end with reason and exit code{more}"
+    )
