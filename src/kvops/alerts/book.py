@@ -38,11 +38,13 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a channel last took of a rule."""
+    """What a channel last took of a rule, or what was given up."""
 
     status: Status
     started_at: float
     at: float
+    taken: bool = True
+    """False where no attempt could deliver it."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -113,7 +113,7 @@ def settle(
     expired = now - message.created_at >= terms.give_up_after
     if not error or expired:
         # One that was given up is tried again when it is time to repeat it, not before.
-        told = Told(message.status, message.started_at, now)
+        told = Told(message.status, message.started_at, now, taken=not error)
         book.told.setdefault(channel, {})[message.rule] = told
     box = book.outbox.get(channel, {})
     if box.get(message.rule) is message:

@@ -117,7 +117,7 @@ def ack(rule: RuleArgument, node: NodeOption = None) -> None:
 
     body = {"rule": rule, "by": getpass.getuser()}
     call(find(node), "POST", "/control/alerts/ack", body)
-    typer.echo(f"{rule} is acknowledged: nobody is told again until it is over")
+    typer.echo(f"{rule} is acknowledged: who was told is not told again until it is over")
 
 
 @app.command()
@@ -193,8 +193,7 @@ def _print_report(name: str, report: dict[str, Any], every: bool) -> None:
     shown = rows if every else [row for row in rows if row not in quiet]
     if shown:
         columns = ("rule", "state", "for", "value", "severity", "told")
-        heard = bool(report["channels"])
-        print_table(columns, [_cells(row, heard) for row in shown], expendable=("severity", "for"))
+        print_table(columns, [_cells(row) for row in shown], expendable=("severity", "for"))
     if not every:
         typer.echo(f"{len(quiet)} of {len(rows)} rules are quiet: --all shows them")
     for channel in report["channels"]:
@@ -203,20 +202,32 @@ def _print_report(name: str, report: dict[str, Any], every: bool) -> None:
         typer.echo("no channel: nobody is told. Add one under alerts.channels.")
 
 
-def _cells(row: dict[str, Any], heard: bool) -> tuple[str, ...]:
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     state = "no data" if row["no_data"] and row["state"] == "inactive" else row["state"]
     since = "-" if row["since"] is None else format_duration(max(0.0, time.time() - row["since"]))
-    return row["rule"], state, since, row["shown"], row["severity"], _told(row, heard)
+    return row["rule"], state, since, row["shown"], row["severity"], _told(row)
 
 
-def _told(row: dict[str, Any], heard: bool) -> str:
-    if row["silence"]:
+def _told(row: dict[str, Any]) -> str:
+    """Who was told of what fires: what the channels took, never what was meant to be sent."""
+    if row["silence"] and "taken" not in row["told"].values():
         return f"no: silenced until {_clock(row['silence']['until'])}, {row['silence']['reason']}"
     if row["state"] != "firing":
         return "-"
-    if not heard:
-        return "no: there is no channel"
-    return f"once: {row['acknowledged']['by']} knows" if row["acknowledged"] else "yes"
+    known = f"; {row['acknowledged']['by']} knows" if row["acknowledged"] else ""
+    return _heard(row) + ("; silenced now" if row["silence"] else "") + known
+
+
+def _heard(row: dict[str, Any]) -> str:
+    """`yes`, `not yet: oncall refused`, or each channel where they differ."""
+    told = row["told"]
+    if not told:
+        return "no channel"
+    missing = [f"{channel} {how}" for channel, how in told.items() if how != "taken"]
+    if not missing:
+        return "yes"
+    took = [f"{channel} yes" for channel, how in told.items() if how == "taken"]
+    return ", ".join([*took, *missing]) if took else f"not yet: {', '.join(missing)}"
 
 
 def _last(channel: dict[str, Any]) -> str:

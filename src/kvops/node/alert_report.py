@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,8 @@ from kvops.alerts.dispatch import shown_value
 from kvops.alerts.evaluator import RuleState
 from kvops.alerts.rules import Rule
 from kvops.telemetry.snapshot import ActiveAlert
+
+Heard = Literal["taken", "refused", "given up", "waits"]
 
 
 def active_alerts(book: Book, rules: Sequence[Rule], now: float) -> tuple[ActiveAlert, ...]:
@@ -33,13 +35,17 @@ def active_alerts(book: Book, rules: Sequence[Rule], now: float) -> tuple[Active
     )
 
 
-def rule_rows(book: Book, rules: Sequence[Rule], now: float) -> list[dict[str, Any]]:
+def rule_rows(
+    book: Book, rules: Sequence[Rule], channels: Sequence[Channel], now: float
+) -> list[dict[str, Any]]:
     """Times are Unix seconds; what does not apply is None."""
-    return [_rule_row(book, rule, now) for rule in rules]
+    names = [channel.name for channel in channels]
+    return [_rule_row(book, rule, names, now) for rule in rules]
 
 
-def _rule_row(book: Book, rule: Rule, now: float) -> dict[str, Any]:
+def _rule_row(book: Book, rule: Rule, channels: Sequence[str], now: float) -> dict[str, Any]:
     state = book.states.get(rule.name, RuleState())
+    firing = state.phase == "firing"
     silence = book.silences.get(rule.name) if book.silenced(rule.name, now) else None
     ack = book.acks.get(rule.name) if book.acknowledged(rule.name) else None
     return {
@@ -54,7 +60,17 @@ def _rule_row(book: Book, rule: Rule, now: float) -> dict[str, Any]:
         "remedy": rule.remedy,
         "silence": None if silence is None else msgspec.to_builtins(silence),
         "acknowledged": None if ack is None else msgspec.to_builtins(ack),
+        "told": {name: _heard(book, name, rule.name, state) for name in channels} if firing else {},
     }
+
+
+def _heard(book: Book, channel: str, rule: str, state: RuleState) -> Heard:
+    """What became of the alert that fires now at this channel."""
+    told = book.told.get(channel, {}).get(rule)
+    if told is not None and (told.status, told.started_at) == ("firing", state.started_at):
+        return "taken" if told.taken else "given up"
+    waiting = book.outbox.get(channel, {}).get(rule)
+    return "refused" if waiting is not None and waiting.attempts else "waits"
 
 
 def channel_rows(

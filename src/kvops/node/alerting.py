@@ -148,7 +148,7 @@ class Alerting:
             "interval_seconds": self._settings.interval,
             "oldest_undelivered_seconds": book.oldest_undelivered(now),
             "not_saved": self._unsaved or None,
-            "rules": rule_rows(book, self._rules, now),
+            "rules": rule_rows(book, self._rules, self._channels, now),
             "channels": channel_rows(book, self._channels, self._post.counts),
         }
 
