@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvops.node.engine.cpu.attention import attend, merge, store
+from kvops.node.engine.cpu.attention import attend, merge
 from kvops.node.engine.cpu.compiler import COLUMNS, entry, kernel
 from kvops.node.engine.cpu.layout import Buffers, Pool, Weights, Work
 from kvops.node.engine.cpu.matrix import look_up, multiply, prepare
+from kvops.node.engine.cpu.pages import store
 from kvops.node.engine.cpu.rows import norm
 from kvops.node.engine.cpu.spans import gate
 from kvops.node.engine.cpu.sync import barrier, next_task
