@@ -36,4 +36,9 @@ def test_the_body_is_shaped_like_openai() -> None:
             "prompt_tokens": 9,
         }
     }
+    again = errors.refusal(error.body()["error"] | {"hint": "Shorten it."})
+    assert isinstance(again, ContextLengthExceeded)
+    assert (again.message, again.hint) == ("too long", "Shorten it.")
+    for other in (None, [], {"message": 7}, {"message": "x", "code": "of another program"}):
+        assert errors.refusal(other) is None
     assert QueueFull("full").headers() == {"Retry-After": "2"}

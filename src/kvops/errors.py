@@ -334,6 +334,18 @@ class InternalError(RequestError):
     code = "internal_error"
 
 
+def refusal(error: Any) -> RequestError | None:
+    """The inverse of `body`, of what is in its `error`; None for what is no such object, or has no code of the tree."""
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return None
+    hint, kinds = str(error.get("hint") or ""), [RequestError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    found = next((kind for kind in kinds if kind.code == error.get("code")), None)
+    message = error["message"].removesuffix(hint).rstrip()
+    return None if found is None or found is RequestError else found(message, hint=hint)
+
+
 def from_code(code: str, message: str, hint: str) -> KvopsError | None:
     """The error that another process of kvops named by its code; None for one that is not in the tree."""
     kinds: list[type[KvopsError]] = [KvopsError]

@@ -77,6 +77,10 @@ def test_a_wrong_file_changes_nothing(node: RunningNode, tmp_path: Path) -> None
     refused = node.kvops("config", "apply", str(file), "--node", "served")
     assert refused.returncode != 0
     assert "less than one block" in refused.stderr
+    back = node.kvops("config", "rollback", "v99")
+    assert back.returncode == 1
+    assert "error [invalid_request]: nothing has changed: there is no version 99." in back.stderr
+    assert "next: kvops config history: v1 to v" in back.stderr
     assert told(node.kvops("config", "history", "--json")) == before
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from kvops.errors import NodeNotFound
+    from kvops.errors import KvopsError, NodeNotFound
     from kvops.registry import NodeRecord
 
 NodeOption = Annotated[
@@ -48,12 +48,12 @@ def call(
 ) -> dict[str, Any]:
     """One call to a local control plane, whose answer may take `patience` seconds.
 
-    Raises NodeUnreachable, NodeProtocolError.
+    Raises NodeUnreachable, what the node refuses with as it was meant, and NodeProtocolError for any other answer.
     """
     import httpx
 
     from kvops import registry
-    from kvops.errors import NodeProtocolError, NodeUnreachable
+    from kvops.errors import NodeUnreachable
 
     try:
         token = registry.token_file(record.name).read_text().strip()
@@ -72,8 +72,20 @@ def call(
             hint=f"see kvops node logs --node {record.name}",
         ) from None
     if not answer.is_success:
-        raise NodeProtocolError(
-            f"{record.name} answered {answer.status_code}: {said['error']['message']}",
-            hint=f"see kvops node logs --node {record.name}",
-        )
+        raise _refusal(record, answer.status_code, said)
     return said
+
+
+def _refusal(record: NodeRecord, status: int, said: Any) -> KvopsError:
+    """A route that is not there is no refusal: the node is of another version."""
+    from kvops.errors import MethodNotAllowed, NodeProtocolError, RouteUnknown, refusal
+
+    error = said.get("error") if isinstance(said, dict) else None
+    refused = refusal(error)
+    if refused is not None and not isinstance(refused, RouteUnknown | MethodNotAllowed):
+        return refused
+    words = refused.message if refused is not None else str(error)[:200]
+    return NodeProtocolError(
+        f"{record.name} answered {status}: {words}",
+        hint=f"see kvops node logs --node {record.name}",
+    )

@@ -170,9 +170,7 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise InvalidRequest(
-            f"nothing has changed: {error.message}", hint=f"Next: {error.hint}"
-        ) from None
+        raise InvalidRequest(f"nothing has changed: {error.message}.", hint=error.hint) from None
 
 
 def _named(loaded: LoadedConfig, origin: str) -> LoadedConfig:

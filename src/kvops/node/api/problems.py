@@ -52,6 +52,8 @@ def respond(error: RequestError, headers: dict[str, str] | None = None) -> JSONR
 async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     request.state.refused = error.code
+    if error.hint and request.scope["path"].startswith("/control/"):  # for whoever shows it apart
+        error.extra = {"hint": error.hint, **error.extra}
     return respond(error)
 
 
