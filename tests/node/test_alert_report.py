@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from kvops.alerts.book import Ack, Book
+import pytest
+
+from kvops.alerts.book import Ack, Book, Silence
 from kvops.alerts.delivery.channels import Channel
 from kvops.alerts.dispatch import Terms, next_due, plan, settle
 from kvops.alerts.evaluator import RuleState
 from kvops.alerts.rulebook import rulebook
 from kvops.cli import alerts as command
-from kvops.node.alert_report import rule_rows
+from kvops.node.alert_report import channel_rows, rule_rows
 
 RULES = tuple(rule for rule in rulebook() if rule.name == "KvUsageHigh")
 T0 = 1_000_000.0
@@ -72,3 +74,20 @@ def test_an_alert_of_before_is_not_this_one() -> None:
     deliver(book, ONCALL, "")
     book.states["KvUsageHigh"] = RuleState("firing", since=T0 + 50, started_at=T0 + 50, value=0.97)
     assert told(book, ONCALL) == "not yet: oncall waits"
+
+
+def test_a_silence_is_shown_with_its_end_and_reason_whatever_else_is_hidden(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    book = Book(silences={"KvUsageHigh": Silence(T0 + 60, "the pool is being changed", "ann", T0)})
+    report = {
+        "enabled": True,
+        "rules": rule_rows(book, RULES, (ONCALL,), T0),
+        "channels": channel_rows(book, (ONCALL,), {}),
+    }
+    command._print_report("node", report, every=False)
+    shown = capsys.readouterr().out
+    assert "1 of 1 rules are quiet" in shown
+    end = "KvUsageHigh is silenced until 1970-01-12 13:47:40 UTC by ann: the pool is being changed"
+    assert end in shown

@@ -130,6 +130,7 @@ def export(
     ] = None,
 ) -> None:
     """The rules in force as a rule file for Prometheus. No node need run."""
+    from kvops.alerts.export import NODE_DOWN
     from kvops.alerts.export import export as as_prometheus
     from kvops.alerts.rulebook import rulebook
     from kvops.config.load import load_config
@@ -146,7 +147,10 @@ def export(
         typer.echo(text, nl=False)
     else:
         out.write_text(text)
-        typer.echo(f"{len(rules)} rules are in {out}; promtool check rules {out} looks at them")
+        typer.echo(
+            f"{len(rules)} rules, and {NODE_DOWN['alert']} for a node that is gone, are in {out}"
+        )
+        typer.echo(f"promtool check rules {out} looks at them")
 
 
 def _drill(record: Any, timeout: float, sink: Sink | None) -> dict[str, Any]:
@@ -196,10 +200,18 @@ def _print_report(name: str, report: dict[str, Any], every: bool) -> None:
         print_table(columns, [_cells(row) for row in shown], expendable=("severity", "for"))
     if not every:
         typer.echo(f"{len(quiet)} of {len(rows)} rules are quiet: --all shows them")
+    for row in rows:
+        if row["silence"]:
+            typer.echo(_silence(row["rule"], row["silence"]))
     for channel in report["channels"]:
         typer.echo(f"channel {channel['channel']} ({channel['kind']}): {_last(channel)}")
     if not report["channels"]:
         typer.echo("no channel: nobody is told. Add one under alerts.channels.")
+
+
+def _silence(rule: str, silence: dict[str, Any]) -> str:
+    until = _clock(silence["until"])
+    return f"{rule} is silenced until {until} by {silence['by']}: {silence['reason']}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -211,7 +223,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _told(row: dict[str, Any]) -> str:
     """Who was told of what fires: what the channels took, never what was meant to be sent."""
     if row["silence"] and "taken" not in row["told"].values():
-        return f"no: silenced until {_clock(row['silence']['until'])}, {row['silence']['reason']}"
+        return "no: silenced"
     if row["state"] != "firing":
         return "-"
     known = f"; {row['acknowledged']['by']} knows" if row["acknowledged"] else ""
@@ -241,4 +253,4 @@ def _last(channel: dict[str, Any]) -> str:
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
