@@ -167,3 +167,16 @@ def test_events_of_state_restart_and_configuration() -> None:
         "the engine process was restarted (now 2 times)",
         "configuration f00dfeed to beef1234",
     ]
+
+
+def test_a_share_of_some_seconds_names_no_reason_that_was_counted_since_the_start() -> None:
+    traffic = make_snapshot().traffic
+    assert isinstance(traffic, Known)
+    value = msgspec.structs.replace(
+        traffic.value, error_ratio=1.0, rejections_by_reason={"invalid_api_key": 90, "timeout": 1}
+    )
+    view = node_view(make_snapshot(traffic=Known(value, NOW)))
+    (finding,) = [finding for finding in view.findings if finding.title == "errors"]
+    assert finding.level == "CRIT"
+    assert finding.detail.startswith("100 % of the requests of the last")
+    assert not any(why in finding.detail for why in value.rejections_by_reason)

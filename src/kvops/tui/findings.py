@@ -162,16 +162,17 @@ def _queue_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
 
 
 def _traffic_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
-    if not isinstance(snapshot.traffic, Known) or snapshot.traffic.value.error_ratio is None:
+    if not isinstance(snapshot.traffic, Known):
         return
     traffic = snapshot.traffic.value
-    ratio = snapshot.traffic.value.error_ratio
-    if ratio < ERROR_WARN:
+    ratio = traffic.error_ratio
+    if ratio is None or ratio < ERROR_WARN:
         return
-    worst = max(traffic.rejections_by_reason.items(), key=lambda item: item[1], default=None)
-    reason = f", mostly {worst[0]}" if worst and worst[1] else ""
-    text = f"{format_ratio(ratio)} of the last {format_duration(traffic.window_seconds)}{reason}"
-    yield Finding("CRIT" if ratio >= ERROR_CRIT else "WARN", "errors", text)
+    # No reason is named: rejections are counted by reason since the start, not of these seconds.
+    window = format_duration(traffic.window_seconds)
+    text = f"{format_ratio(ratio)} of the requests of the last {window}"
+    remedy = "kvops node logs says of what; kvops snapshot has rejections by reason since the start"
+    yield Finding("CRIT" if ratio >= ERROR_CRIT else "WARN", "errors", text, remedy)
 
 
 def _memory_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
