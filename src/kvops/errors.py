@@ -26,6 +26,7 @@ KvopsError
     ├── Forbidden                 403 forbidden
     ├── ModelUnknown              404 model_not_found
     ├── RouteUnknown              404 not_found
+    ├── ShapeUnknown              404 shape_not_found
     ├── MethodNotAllowed          405 method_not_allowed
     ├── RequestCancelled          409 cancelled
     ├── DrillRefused              409 drill_refused
@@ -218,6 +219,13 @@ class ModelUnknown(InvalidRequest):
 
 class RouteUnknown(InvalidRequest):
     code = "not_found"
+    status = 404
+
+
+class ShapeUnknown(InvalidRequest):
+    """No requests like it are in quarantine, or suspected."""
+
+    code = "shape_not_found"
     status = 404
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from kvops.node.audit_verify import verify
 from kvops.node.peer_uid import uid_behind
+from kvops.telemetry.snapshot import Known
 from tests.harness import RunningNode, start_node
 from tests.node.conftest import HTTP, complete, eventually, model_of
 from tests.node.test_audit import records
@@ -107,6 +108,39 @@ def test_an_act_is_told_with_who_and_what(strict_node: RunningNode) -> None:
     assert records(folder_of(strict_node))[0]["what"] == "start"
 
 
+def test_an_act_is_told_with_what_it_was_on(strict_node: RunningNode) -> None:
+    """What the node knows by name, never the words of whoever asked."""
+    rule = {"rule": "QueueLong", "seconds": 60, "reason": "a reason", "by": "somebody"}
+    assert strict_node.control("POST", "/control/alerts/silence", json=rule).status_code == 200
+    rule |= {"rule": "invented"}
+    assert strict_node.control("POST", "/control/alerts/silence", json=rule).status_code == 400
+    unknown = {"request_id": "made-up"}
+    assert strict_node.control("POST", "/control/cancel", json=unknown).status_code == 200
+    shape = {"id": "0" * 12}
+    assert strict_node.control("POST", "/control/quarantine/clear", json=shape).status_code == 404
+    file = {
+        "document": {"limits": {"n": 3}, "model": {"name": str(strict_node.home)}},
+        "author": "me",
+    }
+    applied = strict_node.control("POST", "/control/reload", json=file).json()
+
+    def acts(what: str) -> list[dict[str, Any]]:
+        return [row for row in records(folder_of(strict_node)) if row.get("what") == what]
+
+    eventually(lambda: acts("reload"), "the last of them is told", 60)
+    done, refused = acts("alerts/silence")
+    assert (done["rule"], done["seconds"], done["status"]) == ("QueueLong", 60, 200)
+    assert (refused.get("rule"), refused["status"]) == (None, 400)
+    (cancel,), (clear,) = acts("cancel"), acts("quarantine/clear")
+    assert (cancel["cancelled"], "request_id" in cancel) == (False, False)
+    assert (clear["shape"], clear["status"]) == ("0" * 12, 404)
+    assert clear["code"] == "shape_not_found"
+    (reload,) = acts("reload")
+    assert reload["version"] == applied["version"] == 2
+    text = str(records(folder_of(strict_node)))
+    assert not any(words in text for words in ("a reason", "somebody", "invented", "made-up"))
+
+
 def test_a_full_disk_closes_a_strict_node_until_it_has_room(strict_node: RunningNode) -> None:
     """A bound on the files' size stands for the disk."""
     pid, model = strict_node.process.pid, model_of(strict_node)
@@ -123,6 +157,9 @@ def test_a_full_disk_closes_a_strict_node_until_it_has_room(strict_node: Running
         assert answer.json()["error"]["code"] == "audit_unavailable"
         assert answer.headers["retry-after"]
         assert HTTP.get(f"{strict_node.url}/livez").status_code == 200
+        upkeep = strict_node.snapshot().upkeep
+        assert isinstance(upkeep, Known)
+        assert upkeep.value.audit_failing
         assert "kvops_audit_failing 1.0" in HTTP.get(f"{strict_node.url}/metrics").text
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unbounded)

@@ -266,7 +266,8 @@ def test_a_node_quarantines_and_an_operator_clears(node: RunningNode) -> None:
         assert "deadly" not in stored.read_text()
 
     unknown = node.kvops("node", "quarantine", "clear", "0" * 12)
-    assert unknown.returncode == 2
+    assert unknown.returncode == 1
+    assert "error [shape_not_found]" in unknown.stderr
     assert "knows no shape" in unknown.stderr
     assert node.kvops("node", "quarantine", "clear", shape["id"]).returncode == 0
     assert "nothing" in node.kvops("node", "quarantine", "list").stdout
@@ -278,4 +279,8 @@ def test_the_control_plane_refuses_what_is_no_id(node: RunningNode) -> None:
     for wrong in ("xyz", "0" * 13, 7, ["0" * 12]):
         answer = node.control("POST", "/control/quarantine/clear", json={"id": wrong})
         assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_request")
+    said = node.kvops("node", "quarantine", "clear", "abc").stderr
+    assert "id: must be 12 hex digits" in said
+    answer = node.control("POST", "/control/quarantine/clear", json={"id": "0" * 12})
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "shape_not_found")
     assert node.control("POST", "/control/quarantine/clear", json={}).json() == {"cleared": 0}

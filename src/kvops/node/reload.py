@@ -38,9 +38,12 @@ class Part(Protocol):
 @dataclass(frozen=True)
 class Outcome:
     version: Version
+    previous: Version
+    """The version before; where a restart was pending, not all of it was in force."""
     before: str
     """Hash of the settings that were in force."""
     after: str
+    """Hash of those that are now: the version's own, unless a restart is needed."""
     live: Sequence[Change]
     """What is in force now."""
     restart_needed: Sequence[Change]
@@ -106,10 +109,11 @@ class Reload:
             part.take(in_force.config)
         self._settings.swap(in_force)
         differing = changes(before.config, wanted.config)
-        self.version = version
+        previous, self.version = self.version, version
         self.restart_needed = [change for change in differing if not change.live]
         outcome = Outcome(
             version=version,
+            previous=previous,
             before=before.config_hash,
             after=in_force.config_hash,
             live=[change for change in differing if change.live],
@@ -192,6 +196,7 @@ def _tell(outcome: Outcome) -> None:
     log.info(
         "reloaded",
         version=outcome.version.id,
+        hash=outcome.version.config_hash,
         author=outcome.version.author,
         before=outcome.before,
         after=outcome.after,

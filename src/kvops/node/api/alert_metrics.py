@@ -14,8 +14,11 @@ def alert_metrics(snapshot: NodeSnapshot) -> Iterator[Metric]:
     if isinstance(snapshot.alerts, Known):
         yield from _alerts(snapshot.alerts.value)
     if isinstance(snapshot.upkeep, Known):
+        upkeep = snapshot.upkeep.value
         room = "Bytes free on the disk that holds the node's state."
-        yield GaugeMetricFamily("kvops_disk_free_bytes", room, snapshot.upkeep.value.disk_free)
+        yield GaugeMetricFamily("kvops_disk_free_bytes", room, upkeep.disk_free)
+        stale = "Watched files of which what was before is still in force."
+        yield GaugeMetricFamily("kvops_stale_files", stale, len(upkeep.stale_files))
     if isinstance(snapshot.queue, Known):
         most = "Requests that may wait."
         yield GaugeMetricFamily(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from kvops.node.alerting import Alerting
+from kvops.node.api.audited import about
 from kvops.node.api.fields import Body, Within
 from kvops.node.api.jsonbody import JsonRoute
 
@@ -53,14 +54,16 @@ async def alerts(alerting: Alerts) -> dict[str, Any]:
 
 
 @router.post("/alerts/silence")
-async def silence(body: SilenceRequest, alerting: Alerts) -> dict[str, Any]:
+async def silence(body: SilenceRequest, alerting: Alerts, request: Request) -> dict[str, Any]:
     until = await alerting.silence(body.rule, body.seconds, body.reason, body.by)
+    about(request, rule=body.rule, seconds=body.seconds)
     return {"rule": body.rule, "until": until}
 
 
 @router.post("/alerts/ack")
-async def acknowledge(body: AckRequest, alerting: Alerts) -> dict[str, Any]:
+async def acknowledge(body: AckRequest, alerting: Alerts, request: Request) -> dict[str, Any]:
     await alerting.acknowledge(body.rule, body.by)
+    about(request, rule=body.rule)
     return {"rule": body.rule, "acknowledged": True}
 
 

@@ -123,7 +123,13 @@ class ActionAudit:
             after=after,
             code=code,
             **facts,
+            **scope["state"].get("about", {}),
         )
+
+
+def about(request: Request, **facts: str | float | None) -> None:
+    """What an act was on, for its line: names that the node knows, and numbers; never words of the client's own."""
+    request.scope["state"]["about"] = facts
 
 
 def accepted(request: Request, audit: AuditLog, generation: Generation) -> None:

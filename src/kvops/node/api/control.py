@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
+from kvops.node.api.audited import about
 from kvops.node.api.fields import Body, Within
 from kvops.node.api.jsonbody import JsonRoute
 from kvops.node.services import Services
@@ -82,11 +83,13 @@ async def resume(node: Node) -> dict[str, Any]:
 
 
 @router.post("/cancel")
-async def cancel(body: CancelRequest, node: Node) -> dict[str, Any]:
+async def cancel(body: CancelRequest, node: Node, request: Request) -> dict[str, Any]:
     """`cancelled` is false when no such request is in flight."""
     cancelled = node.admission.cancel(body.request_id)
     # What names no request of the node may be anything, and is not written down.
-    log.info("cancel", request_id=body.request_id if cancelled else None, cancelled=cancelled)
+    known = body.request_id if cancelled else None
+    about(request, request_id=known, cancelled=cancelled)
+    log.info("cancel", request_id=known, cancelled=cancelled)
     return {"cancelled": cancelled}
 
 

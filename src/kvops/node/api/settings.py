@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field
 
 from kvops.config.history import MAX_AUTHOR, MAX_NOTE
 from kvops.config.live import Change
 from kvops.config.masking import masked
+from kvops.node.api.audited import about
 from kvops.node.api.control import Node
 from kvops.node.api.fields import Body
 from kvops.node.api.jsonbody import JsonRoute
@@ -47,25 +48,32 @@ async def config(node: Node) -> dict[str, Any]:
         "origins": loaded.origins,
         "config_hash": loaded.config_hash,
         "version": node.reload.version.id,
+        "version_hash": node.reload.version.config_hash,
         "restart_needed": _rows(node.reload.restart_needed),
     }
 
 
 @router.post("/reload")
-async def reload(body: ReloadRequest, node: Node) -> dict[str, Any]:
+async def reload(body: ReloadRequest, node: Node, request: Request) -> dict[str, Any]:
     """Put in force what can change live and say what needs a restart; or refuse it all."""
-    return _told(await node.reload.apply(body.document, body.author, body.note))
+    outcome = await node.reload.apply(body.document, body.author, body.note)
+    about(request, version=outcome.version.id)
+    return _told(outcome)
 
 
 @router.post("/rollback")
-async def rollback(body: RollbackRequest, node: Node) -> dict[str, Any]:
+async def rollback(body: RollbackRequest, node: Node, request: Request) -> dict[str, Any]:
     """As `reload`, of a version that was applied before."""
-    return _told(await node.reload.roll_back(body.version, body.author, body.note))
+    outcome = await node.reload.roll_back(body.version, body.author, body.note)
+    about(request, version=outcome.version.id, restores=outcome.version.restores)
+    return _told(outcome)
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
     return {
         "version": outcome.version.id,
+        "version_hash": outcome.version.config_hash,
+        "previous_hash": outcome.previous.config_hash,
         "before": outcome.before,
         "after": outcome.after,
         "live": _rows(outcome.live),
