@@ -65,6 +65,25 @@ def test_a_day_with_a_node(node: RunningNode, tmp_path: Path) -> None:
     assert "limits.n: 3 → 16" in node.kvops("config", "diff", "2", "running").stdout
 
 
+def test_a_pending_restart_is_told(node: RunningNode, tmp_path: Path) -> None:
+    """One hash names a version everywhere; what is in force is named where it is another."""
+    settings = yaml.safe_load((node.home / "served.yaml").read_text())
+    file = tmp_path / "later.yaml"
+    settings["kv_cache"] = {"blocks": 64}
+    file.write_text(yaml.safe_dump(settings))
+    previous = told(node.kvops("config", "history", "--json"))[0]
+    applied = node.kvops("config", "apply", str(file)).stdout
+    newest = told(node.kvops("config", "history", "--json"))[0]
+    hashes = f"{previous['config_hash']} → {newest['config_hash']}"
+    assert f"served: v{newest['id']}, {hashes}\n  restart pending: in force is " in applied
+    assert newest["restart_pending"]
+    assert "current, restart pending" in node.kvops("config", "history").stdout
+    shown = node.kvops("config", "show").stdout
+    assert f"version {newest['id']} ({newest['config_hash']}, restart pending)" in shown
+    assert told(node.kvops("config", "rollback", "--json"))["restart_needed"] == []
+    assert not told(node.kvops("config", "history", "--json"))[0]["restart_pending"]
+
+
 def test_a_wrong_file_changes_nothing(node: RunningNode, tmp_path: Path) -> None:
     before = told(node.kvops("config", "history", "--json"))
     file = tmp_path / "wrong.yaml"

@@ -96,15 +96,15 @@ def diff(
 def history(node: AnyNode = None, as_json: Json = False) -> None:
     """The versions of a node's settings: each that it started with or that was applied."""
     from kvops.cli.columns import print_table
-    from kvops.cli.config_sources import name_of
+    from kvops.cli.config_sources import name_of, restart_pending
     from kvops.config.history import History
 
     name = name_of(node)
-    versions = History.of(name).versions()
+    versions, pending = History.of(name).versions(), restart_pending(name)
     if as_json:
         current = versions[-1].id if versions else None
         rows = [
-            {"current": one.id == current}
+            {"current": one.id == current, "restart_pending": pending and one.id == current}
             | {field: getattr(one, field) for field in one.__struct_fields__}
             for one in reversed(versions)
         ]
@@ -114,7 +114,7 @@ def history(node: AnyNode = None, as_json: Json = False) -> None:
         typer.echo(f"{name} has no versions yet: it was never started, and nothing was applied")
         return
     columns = ("version", "time (UTC)", "author", "hash", "state", "note")
-    print_table(columns, version_rows(versions), expendable=("note", "hash"))
+    print_table(columns, version_rows(versions, pending=pending), expendable=("note", "hash"))
 
 
 @app.command()

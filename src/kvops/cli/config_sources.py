@@ -12,7 +12,7 @@ from kvops.config.history import History, Version, user
 from kvops.config.live import changes
 from kvops.config.load import LoadedConfig, load_config, load_document
 from kvops.config.schema import NodeConfig
-from kvops.errors import ConfigError, UsageError
+from kvops.errors import ConfigError, NodeError, RequestError, UsageError
 from kvops.registry import NodeRecord
 
 RUNNING = "running"
@@ -95,6 +95,8 @@ def _kept(
         "node": name,
         "running": False,
         "version": version.id,
+        "version_hash": version.config_hash,
+        "previous_hash": None if last is None else last.config_hash,
         "before": None if last is None else last.config_hash,
         "after": version.config_hash,
         "live": [],
@@ -110,6 +112,15 @@ def _settings(history: History, version: Version) -> NodeConfig | None:
         return load_document(history.document(version), f"version {version.id}").config
     except ConfigError:
         return None
+
+
+def restart_pending(name: str) -> bool:
+    """Whether a node runs that does not have all of its current version in force; False where none answers."""
+    record = _alive(name)
+    try:
+        return record is not None and bool(call(record, "GET", "/control/config")["restart_needed"])
+    except (NodeError, RequestError):
+        return False
 
 
 def _alive(name: str) -> NodeRecord | None:

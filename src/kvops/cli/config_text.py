@@ -22,7 +22,9 @@ def echo_values(told: dict[str, Any], *, origin: bool) -> None:
         where = f"  # {origins[leaf]}" if origin else ""
         typer.echo(f"{key + ':':<{width}} {json.dumps(value)}{where}")
     version = f", version {told['version']}" if "version" in told else ""
-    typer.echo(f"# hash {told['config_hash']}{version}")
+    pending = bool(told.get("restart_needed"))
+    of_version = f" ({told['version_hash']}, restart pending)" if pending else ""
+    typer.echo(f"# hash {told['config_hash']}{version}{of_version}")
     for change in told.get("restart_needed", ()):
         typer.echo(f"# with the next start: {_line(change)}")
 
@@ -40,7 +42,10 @@ def echo_outcome(outcome: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(outcome, indent=2))
         return
     name, restart = outcome["node"], outcome["restart_needed"]
-    typer.echo(f"{name}: v{outcome['version']}, {outcome['before'] or '-'} → {outcome['after']}")
+    hashes = f"{outcome['previous_hash'] or '-'} → {outcome['version_hash']}"
+    typer.echo(f"{name}: v{outcome['version']}, {hashes}")
+    if outcome["after"] != outcome["version_hash"]:
+        typer.echo(f"  restart pending: in force is {outcome['after']}")
     for row in outcome["live"]:
         typer.echo(f"  in force        {_line(row)}")
     for row in restart:
@@ -55,23 +60,24 @@ def echo_outcome(outcome: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(f"  next: kvops node stop --node {name}, then start it with these settings")
 
 
-def version_rows(versions: Sequence[Version]) -> list[tuple[str, ...]]:
-    """The newest first."""
+def version_rows(versions: Sequence[Version], *, pending: bool) -> list[tuple[str, ...]]:
+    """The newest first. `pending`: not all of the current one is in force."""
     return [
         (
             f"v{one.id}",
             datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
             one.author,
             one.config_hash,
-            ", ".join(_marks(one, current=one is versions[-1])) or "-",
+            ", ".join(_marks(one, one is versions[-1], pending)) or "-",
             one.note,
         )
         for one in reversed(versions)
     ]
 
 
-def _marks(version: Version, *, current: bool) -> list[str]:
-    return ["current"] * current + ["good"] * version.good
+def _marks(version: Version, current: bool, pending: bool) -> list[str]:
+    now = ["current"] + ["restart pending"] * pending if current else []
+    return now + ["good"] * version.good
 
 
 def _line(change: dict[str, Any]) -> str:
