@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_defaults() -> None:
     assert loaded.config == NodeConfig()
     assert set(loaded.origins.values()) == {"default"}
     assert list(loaded.origins) == leaf_keys()
+
+
+def test_the_example_shows_every_setting_and_its_default() -> None:
+    example = Path(__file__).parents[2] / "configs" / "node.yaml"
+    assert load_config(example).config == NodeConfig()
+    uncommented = re.sub(r"(?m)^( *)# ( *[a-z_]+:)", r"\1\2", example.read_text())
+    shown = yaml.safe_load(uncommented)
+
+    def is_in(document: object, key: str) -> bool:
+        name, _, rest = key.partition(".")
+        found = isinstance(document, dict) and name in document
+        return found and (not rest or is_in(document[name], rest))
+
+    assert [key for key in leaf_keys() if not is_in(shown, key)] == []
+    del shown["kv_cache"]["bytes"], shown["kv_cache"]["memory_fraction"]
+    NodeConfig.model_validate(shown)
 
 
 def test_precedence_and_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
