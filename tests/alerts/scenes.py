@@ -44,6 +44,9 @@ class Scene:
     preemptions: int = 0
     restarts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     log_dropped: int = 0
+    stale: int = 0
+    audit_failing: bool = False
+    audit_dropped: int = 0
     within: dict[str, int] = field(default_factory=lambda: {"10.0": 0, "+Inf": 0})
     failures: dict[str, int] = field(default_factory=lambda: {"oncall": 0})
 
@@ -106,7 +109,17 @@ def snapshot_of(scene: Scene, at: float) -> NodeSnapshot:
             ),
             at,
         ),
-        upkeep=Known(Upkeep(scene.log_dropped, scene.disk_free, 100 * GIB), at),
+        upkeep=Known(
+            Upkeep(
+                scene.log_dropped,
+                scene.disk_free,
+                100 * GIB,
+                ("api_keys",) * scene.stale,
+                scene.audit_failing,
+                scene.audit_dropped,
+            ),
+            at,
+        ),
         alerts=Known(
             AlertsState(
                 evaluated_at=at,
@@ -135,6 +148,9 @@ def scraped(scene: Scene) -> dict[str, float]:
         "kvops_alert_undelivered_seconds{}": scene.undelivered,
         f'kvops_alert_drill{{nonce="{scene.drill}"}}': float(bool(scene.drill)),
         "kvops_log_dropped_total{}": scene.log_dropped,
+        "kvops_stale_files{}": scene.stale,
+        "kvops_audit_failing{}": float(scene.audit_failing),
+        "kvops_audit_dropped_total{}": scene.audit_dropped,
         'kvops_time_to_first_token_seconds_bucket{tier="0-1k", le="10.0"}': scene.within["10.0"],
         'kvops_time_to_first_token_seconds_count{tier="0-1k"}': scene.within["+Inf"],
     }
@@ -167,12 +183,13 @@ def _labelled(name: str, label: str, counts: Mapping[str, int]) -> dict[str, flo
 
 def wandering(seed: int, steps: int) -> Iterator[Scene]:
     """A node with one trouble after another: levels jump and stay, readings vanish, counters burst and start anew."""
-    chance = random.Random(seed)
+    chance, upkeep = random.Random(seed), random.Random(f"upkeep {seed}")
     scene = Scene()
     for _ in range(steps):
         scene = scene.copy()
         _move_levels(scene, chance)
         _move_counters(scene, chance)
+        _move_upkeep(scene, upkeep)
         yield scene
 
 
@@ -224,6 +241,14 @@ def _move_counters(scene: Scene, chance: random.Random) -> None:
             "preemptions",
             "restarts",
             "log_dropped",
+            "audit_dropped",
             "failures",
         ):
             setattr(scene, name, getattr(fresh, name))
+
+
+def _move_upkeep(scene: Scene, chance: random.Random) -> None:
+    if chance.random() < 0.06:
+        scene.stale = chance.choice([0, 0, 1, 2])
+    scene.audit_failing = chance.random() < (0.7 if scene.audit_failing else 0.03)
+    scene.audit_dropped += chance.random() < 0.02

@@ -24,6 +24,7 @@ from kvops.node.auth import KeyRing, NoKeys
 from kvops.node.keys import changes
 from kvops.node.keys.changes import NewKey
 from kvops.node.keys.file import ApiKey, digest_of, read_keys, write_keys
+from kvops.telemetry.snapshot import Known
 from tests.harness import RunningNode
 from tests.node.conftest import HTTP, KEYS, eventually, model_of
 
@@ -319,6 +320,12 @@ def test_a_key_ends_on_time_without_a_change_of_the_file(keyed_node: RunningNode
     assert "expired" in answer["error"]["message"]
 
 
+def stale_files(node: RunningNode) -> tuple[str, ...]:
+    upkeep = node.snapshot().upkeep
+    assert isinstance(upkeep, Known)
+    return upkeep.value.stale_files
+
+
 def test_a_running_node_says_that_its_file_is_broken(keyed_node: RunningNode) -> None:
     file = keys_of(keyed_node)
     record = keyed_node.home / "state" / "nodes" / keyed_node.name / "node.json"
@@ -330,8 +337,11 @@ def test_a_running_node_says_that_its_file_is_broken(keyed_node: RunningNode) ->
     file.write_bytes(b"- broken")
     eventually(lambda: metric(keyed_node, stale) == 1, "said", 60)
     assert status(keyed_node, KEYS["alice"]) == 200
+    assert stale_files(keyed_node) == ("api_keys",)
+    assert metric(keyed_node, "kvops_stale_files") == 1
     file.write_bytes(good)
     eventually(lambda: metric(keyed_node, stale) == 0, "mended", 60)
+    assert stale_files(keyed_node) == ()
     name = 'kvops_file_reloads_total{file="api_keys",outcome="failed"}'
     assert metric(keyed_node, name) > failed
     assert metric(keyed_node, 'kvops_api_keys{state="active"}') == len(

@@ -8,7 +8,7 @@ import pytest
 from kvops.errors import NodeNotFound, NodeProtocolError, NodeUnauthorized, NodeUnreachable
 from kvops.telemetry.history import History
 from kvops.telemetry.poller import PollState
-from kvops.telemetry.snapshot import Known, KvUsage, NodeSnapshot, Progress, QueueState
+from kvops.telemetry.snapshot import Known, KvUsage, NodeSnapshot, Progress, QueueState, Upkeep
 from kvops.tui.events import events_between
 from kvops.tui.findings import assess, binding_limit
 from kvops.tui.view import Status
@@ -180,3 +180,26 @@ def test_a_share_of_some_seconds_names_no_reason_that_was_counted_since_the_star
     assert finding.level == "CRIT"
     assert finding.detail.startswith("100 % of the requests of the last")
     assert not any(why in finding.detail for why in value.rejections_by_reason)
+
+
+@pytest.mark.parametrize(
+    ("upkeep", "found"),
+    [
+        (Upkeep(0, 1, 2), []),
+        (
+            Upkeep(0, 1, 2, stale_files=("api_keys", "certificate")),
+            ["the node still uses the keys of before", "the node still uses the certificate of before"],
+        ),
+        (
+            Upkeep(0, 1, 2, audit_failing=True, audit_dropped=3),
+            ["it cannot be written; 3 records lost since the start"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_node_could_not_read_or_write_is_a_finding(
+    upkeep: Upkeep, found: list[str]
+) -> None:
+    view = node_view(make_snapshot(upkeep=Known(upkeep, NOW)))
+    assert view.status == ("WARN" if found else "OK")
+    assert [f.detail for f in view.findings if f.level == "WARN"] == found
+    assert all("kvops node logs says why" in f.remedy for f in view.findings if f.level == "WARN")

@@ -171,6 +171,14 @@ GAUGES: dict[str, Gauge] = {
             _most("kvops_disk_free_bytes"), _of(lambda s: s.upkeep, lambda upkeep: float(upkeep.disk_free)),
         ),
         Gauge(
+            "stale_files", "count", "watched files (keys, certificate) of which what was before is still in force",
+            _most("kvops_stale_files"), _of(lambda s: s.upkeep, lambda upkeep: float(len(upkeep.stale_files))),
+        ),
+        Gauge(
+            "audit_failing", "count", "1 while the audit cannot be written",
+            _most("kvops_audit_failing"), _of(lambda s: s.upkeep, lambda upkeep: float(upkeep.audit_failing)),
+        ),
+        Gauge(
             "alert_undelivered_seconds", "seconds", "age of the oldest alert message that no receiver took",
             _most("kvops_alert_undelivered_seconds"),
             _of(lambda s: s.alerts, lambda alerts: alerts.oldest_undelivered_seconds),
@@ -261,6 +269,10 @@ COUNTERS: dict[str, Counter] = {
         Counter(
             "log_dropped", "log lines that could not be kept", ("kvops_log_dropped_total",),
             _of(lambda s: s.upkeep, lambda upkeep: _one(upkeep.log_dropped)),
+        ),
+        Counter(
+            "audit_dropped", "audit records that could not be kept", ("kvops_audit_dropped_total",),
+            _of(lambda s: s.upkeep, lambda upkeep: _one(upkeep.audit_dropped)),
         ),
         Counter(
             "alert_delivery_failures", "alert messages that were given up",

@@ -45,6 +45,7 @@ from kvops.node.secrecy import forbid_core_files
 from kvops.node.services import Services
 from kvops.node.state import NodeView
 from kvops.node.supervisor import Supervisor
+from kvops.node.upkeep import upkeep
 from kvops.node.warmup import read_prefix_files, tokenize
 from kvops.node.wire import EngineInfo
 from kvops.units import format_bytes
@@ -83,8 +84,7 @@ class Daemon:
         self._notifier = Notifier.of_process()
         report = self._notifier.following(report, loaded.config.runtime.drain_timeout)
         settings = Settings(loaded)
-        config = loaded.config
-        self._config = config
+        self._config = config = loaded.config
         self._model = model
         self._report = report
         self._stop = asyncio.Event()
@@ -108,6 +108,7 @@ class Daemon:
             Quarantine(folder / "quarantine.json", settings),
         )
         view = NodeView(settings, self._supervisor, admission, meter, model.name, model.revision)
+        view.upkeep = lambda: upkeep(self._access.watched, audit)
         alerting = alerting_of(view, folder)
         self._services = Services(
             settings=settings,

@@ -21,7 +21,6 @@ from kvops.node.deaths import RestartReason
 from kvops.node.generation import Choice
 from kvops.node.meter import Meter
 from kvops.node.supervisor import Supervisor
-from kvops.node.upkeep import upkeep
 from kvops.node.wire import EngineInfo, EngineStats
 from kvops.telemetry.snapshot import (
     AlertsState,
@@ -40,6 +39,7 @@ from kvops.telemetry.snapshot import (
     RequestRow,
     RequestState,
     TenantUsage,
+    Upkeep,
 )
 
 T = TypeVar("T")
@@ -50,6 +50,10 @@ _NO_ENGINE = NotExposed("the engine is not running")
 
 def _no_alerts() -> Reading[AlertsState]:
     return NotExposed("no alerts are evaluated yet")
+
+
+def _no_upkeep() -> Reading[Upkeep]:
+    return NotExposed("not told yet")
 
 
 @dataclass
@@ -65,6 +69,7 @@ class NodeView:
     url: str = ""
     tokenizer_loaded: bool = False
     alerts: Callable[[], Reading[AlertsState]] = _no_alerts
+    upkeep: Callable[[], Reading[Upkeep]] = _no_upkeep
 
     @property
     def loaded(self) -> LoadedConfig:
@@ -124,7 +129,7 @@ class NodeView:
             gpus=self.gpus(),
             tenants=self._joined(self.tenants(), now),
             requests=self._joined(self.requests(), now),
-            upkeep=upkeep(),
+            upkeep=self.upkeep(),
             alerts=self.alerts(),
         )
 

@@ -214,13 +214,19 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class Upkeep(msgspec.Struct, frozen=True):
-    """What the node itself needs to go on telling the truth: its log and its disk."""
+    """What the node itself needs to go on telling the truth: its log, its audit, its disk, the files it watches."""
 
     log_dropped: int
     """Log lines that could not be kept, since start."""
     disk_free: int
     disk_total: int
     """Of the file system that holds the node's state folder."""
+    stale_files: tuple[str, ...] = ()
+    """Watched files (`api_keys`, `certificate`) of which what was before is still in force."""
+    audit_failing: bool = False
+    """The last try to write the audit went wrong."""
+    audit_dropped: int = 0
+    """Audit records that could not be kept, since start."""
 
 
 class ActiveAlert(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ ERROR_WARN, ERROR_CRIT = 0.05, 0.2
 MEMORY_WARN = 0.03
 """Of the device's memory left free."""
 _ALERT_LEVELS: dict[str, Level] = {"critical": "CRIT", "warning": "WARN", "info": "INFO"}
+_FILES = {"api_keys": "keys"}
 _TITLES = {"DENIED": "access denied", "UNSEEN": "not looked at"}
 _BUSY_STATES = {"loading": "LOAD", "restarting": "LOAD", "stopping": "LOAD", "draining": "DRAIN"}
 
@@ -87,6 +88,7 @@ def snapshot_findings(snapshot: NodeSnapshot, history: History, now: float) -> I
     yield from _queue_findings(snapshot)
     yield from _traffic_findings(snapshot)
     yield from _memory_findings(snapshot)
+    yield from _upkeep_findings(snapshot)
     yield from _alert_findings(snapshot)
 
 
@@ -184,6 +186,18 @@ def _memory_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
             f"{format_bytes(memory.free)} of {format_bytes(memory.total)} left on {memory.device}"
         )
         yield Finding("WARN", "memory short", text, "lower kv_cache.memory_fraction")
+
+
+def _upkeep_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
+    if not isinstance(snapshot.upkeep, Known):
+        return
+    upkeep = snapshot.upkeep.value
+    for what in upkeep.stale_files:
+        text = f"the node still uses the {_FILES.get(what, what)} of before"
+        yield Finding("WARN", "stale file", text, "kvops node logs says why")
+    if upkeep.audit_failing:
+        text = f"it cannot be written; {upkeep.audit_dropped} records lost since the start"
+        yield Finding("WARN", "audit failing", text, "kvops node logs says why; is the disk full?")
 
 
 def _alert_findings(snapshot: NodeSnapshot) -> Iterator[Finding]:
