@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_temp(
         paths.write_atomic(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.glob(".record*")) == []
+
+
+def test_a_pipe_that_is_named_as_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        paths.open_regular(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"words")
+    with paths.open_regular(tmp_path / "file") as opened:
+        assert opened.read() == b"words"

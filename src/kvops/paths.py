@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from kvops import failpoints
 
@@ -54,6 +57,15 @@ def make_private(folder: Path) -> Path:
         if not path.is_dir():
             path.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """To read a file that somebody named. Raises OSError, also for a pipe or device, which may never have an end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:

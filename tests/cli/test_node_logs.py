@@ -10,7 +10,7 @@ from tests.harness import KVOPS, RunningNode, run_kvops
 
 
 def test_the_log_of_a_running_node_reads_well(tiny_node: RunningNode) -> None:
-    shown = tiny_node.kvops("node", "logs", "-n", "20")
+    shown = tiny_node.kvops("node", "logs", "-n", "100000")
     assert shown.returncode == 0, shown.stderr
     assert " INFO  ready " in shown.stdout
     assert "{" not in shown.stdout.splitlines()[0]

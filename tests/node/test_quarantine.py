@@ -187,7 +187,10 @@ def test_it_is_bounded_and_keeps_the_worst(quarantine: Quarantine) -> None:
     assert refused(quarantine, request(1))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1}', b"[" * 5000, b'[{"id": 1}]'])
+NO_CRASH = b'[{"id": "0", "shape": {"tenant": "a", "choices": 1, "asks": []}, "crashes": [], "reasons": []}]'
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1}', b"[" * 5000, b'[{"id": 1}]', NO_CRASH])
 def test_a_broken_file_is_no_reason_not_to_start(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "quarantine.json"
     file.write_bytes(content)

@@ -52,12 +52,15 @@ def under_streams(node: RunningNode, max_tokens: int, act: Callable[[], None]) -
         return [one.result() for one in streams]
 
 
-def test_sigterm_breaks_no_stream_within_the_deadline(long_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_breaks_no_stream_within_the_deadline(
+    number: signal.Signals, long_model: Path, tmp_path: Path
+) -> None:
     node = started(tmp_path / "home", long_model, runtime={"threads": 1, "drain_timeout": "5m"})
     engine = node.engine()
 
     def end() -> None:
-        node.process.send_signal(signal.SIGTERM)
+        node.process.send_signal(number)
         eventually(lambda: HTTP.get(f"{node.url}/readyz").status_code == 404, "not ready")
         refused = complete(node, max_tokens=1)
         assert (refused.status_code, error_of(refused)["code"]) == (503, "draining")

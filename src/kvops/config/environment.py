@@ -4,6 +4,7 @@ credentials, `kvops.section.key`. A setting that comes from two of them is an er
 
 from __future__ import annotations
 
+import difflib
 import json
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,9 @@ from typing import Any
 
 from kvops import failpoints
 from kvops.config.faults import Fault, unknown_key, unknown_variable
-from kvops.config.keys import PREFIX, holds_table, leaf_keys
+from kvops.config.keys import PREFIX, holds_table, leaf_keys, variable_of
 from kvops.errors import ConfigError
+from kvops.paths import open_regular
 
 KEY_VARIABLES = ("KVOPS_API_KEYS", "KVOPS_API_KEYS_FILE")
 NO_SETTINGS = {
@@ -28,6 +30,7 @@ CREDENTIALS = "CREDENTIALS_DIRECTORY"
 _CREDENTIAL = "kvops."
 _FILE = "_file"
 _MAX_BYTES = 64 * 1024
+_NEAR = 0.8
 
 
 @dataclass
@@ -78,7 +81,7 @@ def credential(name: str, environment: Mapping[str, str]) -> Path | None:
 def read_secret_file(file: Path) -> str:
     """What the file holds, without the end of its line. Raises ConfigError for one that others may read."""
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             mode, data = stat.S_IMODE(file.stat().st_mode), opened.read(_MAX_BYTES + 1)
         text = data.decode()
     except OSError as error:
@@ -104,7 +107,16 @@ def _take(found: FromEnvironment, name: str, text: str) -> None:
     elif key != pointed and pointed in leaf_keys():
         found.add_file(pointed, Path(text), f"environment {name}")
     else:
-        found.faults.append(unknown_variable(name, key))
+        found.faults.append(_meant_elsewhere(name) or unknown_variable(name, key))
+
+
+def _meant_elsewhere(name: str) -> Fault | None:
+    """Where a variable that is no setting is nearer than any that is one."""
+    known = [*NO_SETTINGS, *map(variable_of, leaf_keys())]
+    near = difflib.get_close_matches(name, known, 1, _NEAR)
+    if not near or near[0] not in NO_SETTINGS:
+        return None
+    return Fault(f"{name} is not a setting", f"did you mean {near[0]}?")
 
 
 def _credentials(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from kvops.errors import ConfigError
+from kvops.paths import open_regular
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -15,7 +16,7 @@ MAX_FILE_BYTES = 1 << 20
 def read_yaml(file: Path) -> dict[str, Any]:
     """A mapping. Raises ConfigError for a file that is missing, too large, no mapping, or plays tricks."""
     try:
-        with file.open("rb") as handle:
+        with open_regular(file) as handle:
             data = handle.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(

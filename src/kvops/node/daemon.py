@@ -264,7 +264,8 @@ class Daemon:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(on_loop_failure)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # SIGHUP too: whoever closes the terminal of a node ends it, and its streams, in order.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._asked_to_stop)
 
     def _asked_to_stop(self) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import structlog
@@ -73,7 +73,7 @@ def _ask(submit: Submit) -> Ask:
 class Suspect(msgspec.Struct):
     id: str
     shape: Shape
-    crashes: list[float]
+    crashes: Annotated[list[float], msgspec.Meta(min_length=1)]
     """When an engine died with it in flight, unix seconds."""
     reasons: list[str]
     """Why each of them died."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvops.errors import ConfigError, RequestError
 from kvops.node.protocol import SEND_SECONDS, BoundedProtocol
+from kvops.paths import open_regular
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -53,7 +54,7 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
 def _check_file(file: Path, setting: str) -> int:
     """Its mode. Raises ConfigError."""
     try:
-        with file.open("rb"):
+        with open_regular(file):
             return stat.S_IMODE(file.stat().st_mode)
     except OSError as error:
         raise ConfigError(f"cannot read {setting} = {str(file)!r}: {error.strerror}") from None

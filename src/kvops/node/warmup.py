@@ -20,6 +20,7 @@ from kvops.node.auth import TenantSalts
 from kvops.node.prompts import PromptReader
 from kvops.node.supervisor import Supervisor
 from kvops.node.wire import Prefix, TokenDelta
+from kvops.paths import open_regular
 
 MAX_FILE_BYTES = 4 * 2**20
 _CHAT: TypeAdapter[list[Message]] = TypeAdapter(Messages)
@@ -50,7 +51,8 @@ def _read(path: Path, tenant: str, setting: str) -> PrefixFile:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{setting}: {path} is over the bound of {MAX_FILE_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as opened:
+            text = opened.read().decode()
     except OSError as error:
         raise ConfigError(f"{setting}: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

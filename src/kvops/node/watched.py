@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from kvops.errors import KvopsError
+from kvops.paths import open_regular
 
 POLL_SECONDS = 0.5
 """A look is one stat a file. Not inotify: mounted secrets and network folders do not report their changes."""
@@ -72,12 +73,17 @@ class WatchedFiles:
     def _hash(self) -> str | None:
         """Of what they say; None where they cannot be read."""
         try:
-            return hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
+            return hashlib.sha256(b"".join(map(_content, self._files))).hexdigest()
         except OSError:
             return None
 
     def _signature(self) -> Signature:
         return tuple(_stat(file) for file in self._files)
+
+
+def _content(file: Path) -> bytes:
+    with open_regular(file) as opened:
+        return opened.read()
 
 
 def _stat(file: Path) -> tuple[int, ...] | None:

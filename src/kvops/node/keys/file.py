@@ -91,7 +91,7 @@ def timestamp(moment: float) -> str:
 
 def _read_private(file: Path) -> bytes:
     try:
-        with file.open("rb") as handle:
+        with paths.open_regular(file) as handle:
             mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
             data = handle.read(MAX_FILE_BYTES + 1)
     except OSError as error:
