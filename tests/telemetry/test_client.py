@@ -176,7 +176,7 @@ async def test_a_map_that_cannot_be_had_is_not_exposed() -> None:
         kv_map = await client.kv_map(10)
         await client.aclose()
     assert isinstance(kv_map, NotExposed)
-    assert "engine is restarting" in kv_map.reason
+    assert kv_map.reason == "the engine is restarting", "the node's words, and no URL"
 
 
 async def test_the_token_goes_to_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,14 @@ class _Cancelled(msgspec.Struct):
     cancelled: bool
 
 
+class _NotNow(NodeProtocolError):
+    """The node's own reason why it cannot do this now is `said`."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(f"{message}: {said}", hint="see the node's log")
+        self.said = said
+
+
 class KvopsClient:
     """`timeout` bounds each whole call in seconds, however slowly the reply drips in."""
 
@@ -77,6 +85,8 @@ class KvopsClient:
         """At most `cells` cells. NotExposed while the engine is not there to be asked."""
         try:
             body = await self._call("GET", "/control/kv/map", params={"cells": cells})
+        except _NotNow as error:
+            return NotExposed(error.said)
         except NodeProtocolError as error:
             return NotExposed(error.message)
         kv_map = _decode(body, KvMap, self._base)
@@ -157,8 +167,11 @@ def _raise_for_status(status: int, body: bytes, base: str, path: str) -> None:
             f"{base} refused the admin token ({status})",
             hint="give the node's admin.token with --token-file or KVOPS_ADMIN_TOKEN",
         )
+    answered, said = f"{base}{path} answered {status}", _error_message(body)
+    if status == 503:
+        raise _NotNow(answered, said)
     raise NodeProtocolError(
-        f"{base}{path} answered {status}: {_error_message(body)}",
+        f"{answered}: {said}",
         hint="is this the control plane of a kvops node?"
         if status == 404
         else "see the node's log",

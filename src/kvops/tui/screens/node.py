@@ -16,13 +16,14 @@ from kvops.tui.render import kv, latency, memory, queue, requests, table
 from kvops.tui.render.chrome import node_line
 from kvops.tui.screens.base import ViewScreen
 from kvops.tui.session import Session
-from kvops.tui.text import clean, dimmed
+from kvops.tui.text import clean, dimmed, wrapped
 from kvops.tui.view import FleetView, NodeView
 from kvops.tui.widgets.lines import Lines
 from kvops.tui.widgets.rows import Rows
 
 TREND_SECONDS = 300
 MAX_CELLS = 2000
+MAP_INDENT = 2
 NARROW, LOW = 80, 18
 """Below both there is no room for the requests: a line says how many there are."""
 
@@ -127,7 +128,7 @@ class NodeScreen(ViewScreen):
         lines = (
             kv.map_lines(kv_map, width, room, glyphs, live=node.fresh)
             if kv_map
-            else [_missing_map(node)]
+            else wrapped(_missing_map(node), width, MAP_INDENT)
         )
         words = [
             kv.kv_words(snapshot, node.history, node.now, width, glyphs),
