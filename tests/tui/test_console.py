@@ -389,6 +389,45 @@ async def test_no_tick_asks_for_a_new_layout(
         assert layouts == []
 
 
+async def test_a_key_shows_the_reasons_that_have_no_room() -> None:
+    """On 80x24 a long list is cut; the key that the last line names shows the rest, and then the first part again."""
+
+    def nowhere() -> Target:
+        raise NodeUnreachable("first " + "word " * 35, hint="mend " * 35 + "it")
+
+    app = console(Watch("alpha", nowhere))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, app, "more lines: w", "first")
+        for _ in range(30):
+            await pilot.press("w")
+            if "from the start: w" in shown(app):
+                break
+        await until(pilot, app, "from the start: w")
+        await pilot.press("w")
+        await until(pilot, app, "more lines: w", "first")
+
+
+async def test_a_map_that_is_not_there_yet_says_why_whole_and_without_a_url() -> None:
+    from tests.telemetry.samples import encode, loopback, reply
+
+    reason = "the model is being loaded (reading the weights, 3 of 5 files, then the warm-up)."
+    body = b'{"error":{"message":"' + reason.encode() + b'","code":"not_ready"}}'
+
+    async def answer(method: str, path: str, headers: dict[str, str]) -> bytes:
+        ready = path == "/control/snapshot"
+        return reply(encode(make_snapshot())) if ready else reply(body, "503 Service Unavailable")
+
+    async with loopback(answer) as target:
+        app = console(Watch("gpu-1", lambda: target))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, app, "OK")
+            await pilot.press("2")
+            text = await until(pilot, app, "block map: the model", "warm-up).")
+    assert all(word in text for word in reason.split())
+    assert "http://" not in text
+    assert "/control/" not in text
+
+
 def test_the_console_needs_neither_torch_nor_the_engine() -> None:
     code = (
         "import sys, kvops.cli.tui, kvops.cli.snapshot, kvops.tui.start, kvops.tui.app, kvops.telemetry.clients.kvops\n"

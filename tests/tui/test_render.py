@@ -512,7 +512,20 @@ def test_reasons_without_room_are_counted() -> None:
     view = node_view(error=NodeUnreachable("gone " * 40), received_at=None, snapshot=None)
     lines = facts.why_lines(view, 42, 4, UNICODE)
     assert len(lines) == 4
-    assert re.fullmatch(r"\+ \d+ more lines *", lines[-1].plain)
+    assert re.fullmatch(r"\+ \d+ more lines: w *", lines[-1].plain)
+
+
+def test_page_by_page_every_reason_can_be_read() -> None:
+    words = [f"word{n}" for n in range(25)]
+    view = node_view(error=NodeUnreachable(" ".join(words)), received_at=None, snapshot=None)
+    seen, pages = "", 0
+    while "from the start: w" not in seen:
+        lines = facts.why_lines(view, 42, 4, UNICODE, pages)
+        assert len(lines) == 4
+        seen, pages = seen + plain(lines), pages + 1
+        assert pages < 40
+    assert [word for word in (*words, "retrying") if word not in seen] == []
+    assert facts.why_lines(view, 42, 4, UNICODE, pages) == facts.why_lines(view, 42, 4, UNICODE)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

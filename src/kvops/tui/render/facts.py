@@ -35,13 +35,18 @@ from kvops.tui.view import SEVERITY, Event, FleetView, NodeView
 from kvops.units import format_whole
 
 LABEL_WIDTH = 15
+MORE_KEY = "w"
+"""Shows the next part of the reasons."""
 EVENT_INDENT = 9
 """Under the event's level."""
 _LEVEL_STYLES = {"CRIT": theme.CRIT, "WARN": f"bold {theme.WARN}", "INFO": theme.LABEL}
 
 
-def why_lines(node: NodeView, width: int, height: int, glyphs: Glyphs) -> list[Text]:
-    """What holds the node back, each finding with its remedy, then the numbers behind them."""
+def why_lines(node: NodeView, width: int, height: int, glyphs: Glyphs, page: int = 0) -> list[Text]:
+    """What holds the node back, each finding with its remedy, then the numbers behind them.
+
+    Where there is no room for all, `page` says which part; after the last one comes the first.
+    """
     lines = [_fact("binding limit", Text(binding_limit(node), "bold"))]
     if not node.findings:
         lines.append(
@@ -57,14 +62,22 @@ def why_lines(node: NodeView, width: int, height: int, glyphs: Glyphs) -> list[T
     if node.fresh:
         lines += _facts(node, max(0, width - LABEL_WIDTH), glyphs)
     indent = LABEL_WIDTH if width >= 4 * LABEL_WIDTH else 4
-    return _within(height, [part for line in lines for part in wrapped(line, width, indent)], width)
+    parts = [part for line in lines for part in wrapped(line, width, indent)]
+    return [fit(part, width) for part in _page(page, height, parts)]
 
 
-def _within(height: int, lines: list[Text], width: int) -> list[Text]:
-    """At most `height` lines; where some have no place, the last one says how many."""
-    if len(lines) > height > 0:
-        lines = [*lines[: height - 1], Text(f"+ {len(lines) - height + 1} more lines", theme.MUTED)]
-    return [fit(line, width) for line in lines[:height]]
+def _page(page: int, height: int, lines: list[Text]) -> list[Text]:
+    """At most `height` lines; where some have no place, the last one says how many, and the key to them."""
+    if len(lines) <= height or height < 2:
+        return lines[:height]
+    room = height - 1
+    start = page % -(-len(lines) // room) * room
+    left = len(lines) - start - room
+    words = (
+        f"+ {left} more lines: {MORE_KEY}" if left > 0 else f"the end; from the start: {MORE_KEY}"
+    )
+    shown = lines[start : start + room]
+    return [*shown, *[Text()] * (room - len(shown)), Text(words, theme.MUTED)]
 
 
 def _fact(label: str, value: Text) -> Text:

@@ -30,12 +30,14 @@ class FleetScreen(ViewScreen):
         Binding("enter", "open_node", "open", key_display="enter", id="fleet-open"),
         Binding("slash", "filter", "filter", key_display="/", id="fleet-filter"),
         Binding("s", "sort", "sort", id="fleet-sort"),
+        Binding(facts.MORE_KEY, "more", "more of why", show=False, id="fleet-more"),
         Binding("escape", "clear_filter", "clear filter", show=False, id="fleet-clear"),
     ]
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._sort = 0
+        self._page = 0
         self._pattern = ""
         self._order: list[str] = []
         self._sorted_at = 0.0
@@ -110,7 +112,7 @@ class FleetScreen(ViewScreen):
         if node is None:
             why.show([], "Why")
         else:
-            lines = facts.why_lines(node, why.size.width, why.size.height, glyphs)
+            lines = facts.why_lines(node, why.size.width, why.size.height, glyphs, self._page)
             why.show(lines, f"{clean(node.name, 40)} {glyphs.dot} why {node.status}")
         totals.show(facts.total_lines(view, totals.size.width, glyphs), "Fleet totals, live nodes")
 
@@ -132,6 +134,7 @@ class FleetScreen(ViewScreen):
 
     def on_rows_moved(self, event: Rows.Moved) -> None:
         self.session.select(event.key)
+        self._page = 0
         self.redraw()
 
     def on_rows_opened(self, event: Rows.Opened) -> None:
@@ -144,6 +147,11 @@ class FleetScreen(ViewScreen):
     def action_sort(self) -> None:
         self._sort = (self._sort + 1) % len(fleet.SORTS)
         self._order = []
+        self.redraw()
+
+    def action_more(self) -> None:
+        """The next part of why the chosen node is as it is."""
+        self._page += 1
         self.redraw()
 
     def action_filter(self) -> None:

@@ -24,6 +24,7 @@ KEYS = (
     ("/", "filter the fleet; ! inverts; esc clears"),
     ("s  m", "sort; next measure in the chart"),
     ("n N", "next, previous node"),
+    ("w", "more of why the node is as it is"),
     ("space", "freeze the picture; collecting goes on"),
     ("+ -", "poll faster, slower"),
     ("r", "retry now"),
