@@ -151,6 +151,71 @@ def test_a_line_cut_by_a_crash_is_kept_and_told(tmp_path: Path) -> None:
         assert json.loads(file.read_bytes().splitlines()[-1])["number"] == 2
 
 
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def replace(file: Path) -> None:
+    forged = file.with_name("other")
+    forged.write_bytes(file.read_bytes().replace(b'"number":2', b'"number":9'))
+    forged.rename(file)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+
+
+@pytest.mark.parametrize("harm", [remove, replace, cut])
+def test_a_file_that_is_harmed_while_it_is_written_is_a_failure_and_told(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    chain = Chain(tmp_path, max_bytes=10**6, keep=5)
+    chain.append(rows(0, 1, 2))
+    (file,) = files_of(tmp_path)
+    last = digest(file.read_bytes().splitlines()[-1])
+    harm(file)
+    with pytest.raises(OSError, match="removed, replaced or cut"):
+        chain.append(rows(3))
+    chain.append(rows(3))
+    chain.append(rows(4))
+    told, *others = [json.loads(line) for line in files_of(tmp_path)[-1].read_bytes().splitlines()]
+    assert (told["event"], told["seq"], told["prev"]) == ("lost", 4, last)
+    assert told["records"] == {remove: 3, replace: 0, cut: 2}[harm]
+    assert [record["number"] for record in others] == [3, 4]
+    assert verify(tmp_path).whole == (harm is remove)
+
+
+def test_a_file_that_was_copied_into_place_whole_is_gone_on_with(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, max_bytes=10**6, keep=5)
+    chain.append(rows(0, 1))
+    (file,) = files_of(tmp_path)
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    copy.rename(file)
+    with pytest.raises(OSError, match="replaced"):
+        chain.append(rows(2))
+    chain.append(rows(2))
+    assert [record["number"] for record in records(tmp_path)] == [0, 1, 2]
+    assert verify(tmp_path).whole
+
+
+def test_fail_closed_refuses_until_a_removed_file_has_a_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = AuditLog(tmp_path, Audit(on_full="fail_closed"))
+    audit.record("answered", number=1)
+    assert audit.flush(60)
+    monkeypatch.setattr(audits, "RETRY_SECONDS", 600.0)
+    files_of(tmp_path)[0].unlink()
+    audit.record("answered", number=2)
+    eventually(lambda: audit.failing, "the failure is seen", 60)
+    with pytest.raises(AuditUnavailable):
+        audit.check()
+    audit.close()  # which tries at once
+    assert [record["event"] for record in records(tmp_path)] == ["lost", "answered"]
+    assert (audit.failing, verify(tmp_path).lost) == (False, 1)
+
+
 def test_an_empty_audit_proves_nothing(tmp_path: Path) -> None:
     assert not verify(tmp_path).whole
     (tmp_path / "audit-000000000001.jsonl").touch()

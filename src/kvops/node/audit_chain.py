@@ -2,12 +2,14 @@
 to, by one process; a line that a crash cut short stays where it is, and the next one says so.
 
 A file is named by its first `seq`. What nobody can see in a chain is that its end was cut off: keep the last hash
-elsewhere to prove that (`kvops audit verify` prints it).
+elsewhere to prove that (`kvops audit verify` prints it). The process that writes sees it: once the file it writes to is
+removed, replaced or cut, the chain goes on in a new one, which tells how many records are gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from kvops.paths import fsync_folder, make_private
 GENESIS = "0" * 64
 """What the first line of all names as the line before it."""
 TORN = "torn"
+_GONE = "the file was removed, replaced or cut"
 _TAIL = 1 << 20
 """No line is longer."""
 
@@ -37,14 +40,21 @@ class Chain:
         """`keep`: at most so many files."""
         self._folder, self._max_bytes, self._keep = folder, max_bytes, keep
         self._handle: int | None = None
+        self._file, self._end = folder, 0
+        """Of the open file: where it has to be, and the least it holds."""
         self._seq, self._prev, self._torn = 1, GENESIS, 0
+        self._oldest = 1
+        """The first `seq` of the files that are kept."""
+        self._harmed = False
+        """The open file was found removed, replaced or cut, and no line tells of it yet."""
+        self._gone: int | None = None
+        """Records that the disk had and has no more."""
 
     def append(self, records: Sequence[Record]) -> None:
         """All of them, on the disk, or none. Raises OSError."""
         try:
             handle = self._ready()
-            if self._torn:
-                records = [_stamped({"event": TORN, "bytes": self._torn}), *records]
+            records = [*self._told(), *records]
             data, prev = self._chained(records)
             end = os.fstat(handle).st_size
             if not self._torn and end and end + len(data) > self._max_bytes:
@@ -54,6 +64,7 @@ class Chain:
             self.close()  # what the disk has is read anew
             raise
         self._seq, self._prev, self._torn = self._seq + len(records), prev, 0
+        self._end, self._harmed, self._gone = end + len(data), False, None
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
@@ -63,25 +74,39 @@ class Chain:
 
     def _ready(self) -> int:
         if self._handle is not None:
+            if self._is_harmed(self._handle):
+                self._harmed = True
+                raise OSError(errno.ENOENT, _GONE)
             return self._handle
         make_private(self._folder)
         files = files_of(self._folder)
         self._resume(files)
-        return self._open(files[-1]) if files else self._begin_file()
+        goes_on = files and self._gone is None
+        return self._open(files[-1]) if goes_on else self._begin_file()
+
+    def _is_harmed(self, handle: int) -> bool:
+        ours = os.fstat(handle)
+        try:
+            there = self._file.stat()
+        except FileNotFoundError:
+            return True
+        return not os.path.samestat(ours, there) or ours.st_size < self._end
 
     def _resume(self, files: Sequence[Path]) -> None:
-        """Where the last line on the disk left off."""
-        self._seq, self._prev, self._torn = 1, GENESIS, 0
-        for file in reversed(files):
-            data = _tail(file)
-            if not data:
-                continue  # made, and nothing written
-            lines = data.split(b"\n")
-            self._torn = len(lines[-1])
-            whole = lines if self._torn else lines[:-1]
-            self._prev = digest(whole[-1])
-            self._seq = 1 + next(filter(None, map(seq_of, reversed(whole))), 0)
-            return
+        """Where the last line on the disk left off; where this process did, if the disk has less, or something else."""
+        seq, prev, torn = _left_off(files)
+        self._gone = None
+        if seq < self._seq or (self._harmed and (seq, prev) != (self._seq, self._prev)):
+            self._gone, self._torn = max(0, self._seq - max(seq, self._oldest)), 0
+        else:
+            self._seq, self._prev, self._torn = seq, prev, torn
+
+    def _told(self) -> list[Record]:
+        """What the next lines have to say of those before."""
+        torn = [_stamped({"event": TORN, "bytes": self._torn})] if self._torn else []
+        if self._gone is None:
+            return torn
+        return [_stamped({"event": "lost", "records": self._gone, "why": _GONE})]
 
     def _chained(self, records: Sequence[Record]) -> tuple[bytes, str]:
         """Their lines, and the hash of the last of them."""
@@ -101,6 +126,9 @@ class Chain:
 
     def _open(self, file: Path) -> int:
         self._handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file, self._end = file, os.fstat(self._handle).st_size
+        if self._gone is None:
+            self._oldest = _first_seq(files_of(self._folder)[0])
         return self._handle
 
 
@@ -127,6 +155,24 @@ def read_record(line: bytes) -> Record | None:
 def seq_of(line: bytes) -> int | None:
     record = read_record(line)
     return None if record is None else record["seq"]
+
+
+def _left_off(files: Sequence[Path]) -> tuple[int, str, int]:
+    """The next `seq`, the hash that it names, and the bytes of a line that was cut short."""
+    for file in reversed(files):
+        data = _tail(file)
+        if not data:
+            continue  # made, and nothing written
+        lines = data.split(b"\n")
+        torn = len(lines[-1])
+        whole = lines if torn else lines[:-1]
+        return 1 + next(filter(None, map(seq_of, reversed(whole))), 0), digest(whole[-1]), torn
+    return 1, GENESIS, 0
+
+
+def _first_seq(file: Path) -> int:
+    number = file.stem.removeprefix("audit-")
+    return int(number) if number.isdecimal() else 1
 
 
 def _stamped(record: Record) -> Record:
