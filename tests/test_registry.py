@@ -34,6 +34,26 @@ def test_a_record_lives_as_long_as_its_process() -> None:
     assert registry.running() == []
 
 
+def test_how_the_last_node_failed_is_told() -> None:
+    assert registry.last_failure() == ""
+    log = registry.log_file("chat")
+    log.parent.mkdir(parents=True)
+    ready = '{"event": "ready", "timestamp": "2026-01-01T00:00:00.1Z"}\n'
+    failed = '{"event": "failed", "timestamp": "2026-01-02T03:04:05.6Z", "error": "engine_died"}\n'
+    log.write_text(ready + failed + '{"event": "cut sho')
+    told = "chat: failed 2026-01-02T03:04:05Z, engine_died; kvops node logs --node chat"
+    with pytest.raises(NodeNotFound) as nothing:
+        registry.the_only_one()
+    assert nothing.value.hint == told
+    registry.write(record("chat"))
+    assert registry.last_failure() == "", "it runs again"
+    registry.write(record("chat", pid_created=1.0))
+    log.write_text(failed + ready)
+    assert registry.last_failure() == "chat: killed; kvops node logs --node chat"
+    registry.remove("chat")
+    assert registry.last_failure() == "", "it ended well"
+
+
 def test_the_only_node_is_the_default_target() -> None:
     with pytest.raises(NodeNotFound, match="no node runs"):
         targets.resolve()

@@ -14,6 +14,7 @@ from kvops import paths
 from kvops.errors import NodeNotFound, UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_TAIL_BYTES = 64 * 1024
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -132,13 +133,48 @@ def running() -> list[NodeRecord]:
     return [record for record in records if record is not None and record.alive()]
 
 
+def last_failure() -> str:
+    """How the node that wrote last here ended, where that was by failure and it doesn't run: `chat: failed <time>,
+    <code>; kvops node logs --node chat`. Empty where it ended well, or none ever ran.
+    """
+    logs = [log for log in paths.nodes_dir().glob("*/node.log") if _NAME.fullmatch(log.parent.name)]
+    try:
+        last = max(logs, key=lambda log: log.stat().st_mtime)
+        with last.open("rb") as file:
+            file.seek(max(0, last.stat().st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).splitlines()
+    except (OSError, ValueError):
+        return ""
+    record, name = read(last.parent.name), last.parent.name
+    end = _failure(lines) or ("killed" if record is not None else "")
+    if not end or (record is not None and record.alive()):
+        return ""
+    return f"{name}: {end}; kvops node logs --node {name}"
+
+
+class _Line(msgspec.Struct):
+    event: str = ""
+    timestamp: str = ""
+    error: str = ""
+
+
+def _failure(lines: list[bytes]) -> str:
+    """Of the lines of a log, where the last one that is whole tells of a failure."""
+    for line in reversed(lines):
+        try:
+            told = msgspec.json.decode(line, type=_Line)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            continue
+        return f"failed {told.timestamp[:19]}Z, {told.error}" if told.event == "failed" else ""
+    return ""
+
+
 def the_only_one() -> NodeRecord:
     """The default target. Raises NodeNotFound without a node, UsageError with several."""
     records = running()
     if not records:
-        raise NodeNotFound(
-            "no node runs on this machine", hint="start one: kvops node start --model smollm2-135m"
-        )
+        hint = last_failure() or "start one: kvops node start --model smollm2-135m"
+        raise NodeNotFound("no node runs on this machine", hint=hint)
     if len(records) > 1:
         names = ", ".join(record.name for record in records)
         raise UsageError(f"several nodes run here: {names}", hint="name one with --node")

@@ -103,6 +103,9 @@ def test_a_model_that_cannot_be_loaded_ends_the_node(
     )
     assert result.returncode == 1
     assert "error [model" in result.stderr or "model.safetensors" in result.stderr, result.stderr
+    status = run_kvops("node", "status", env={"KVOPS_HOME": str(kvops_home)})
+    assert status.returncode == 4
+    assert "next: node: failed 20" in status.stderr
     assert "Traceback" not in result.stderr
     assert registry.running() == []
 

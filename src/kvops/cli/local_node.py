@@ -34,7 +34,7 @@ def nothing_runs(what: str) -> NodeNotFound:
     from kvops.errors import NodeNotFound
 
     names = ", ".join(record.name for record in registry.running())
-    start = "start one: kvops node start --detach"
+    start = registry.last_failure() or "start one: kvops node start --detach"
     return NodeNotFound(what, hint=f"those that run: {names}" if names else start)
 
 
