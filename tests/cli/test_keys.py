@@ -45,6 +45,10 @@ def test_from_the_first_key_to_the_last(kvops_home: Path) -> None:
         assert secret not in text
         assert digest not in text
 
+    before = default_file().stat()
+    assert keys(kvops_home, "revoke", "--expired").stdout == "none has expired\n"
+    assert keys(kvops_home, "revoke", "--expired").stderr == ""
+    assert default_file().stat() == before, "nothing was written"
     assert keys(kvops_home, "revoke", "ci", "ci-2").returncode == 0
     assert json.loads(keys(kvops_home, "list", "--json").stdout)["keys"] == []
 

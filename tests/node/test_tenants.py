@@ -65,6 +65,16 @@ def usage_of(node: RunningNode, tenant: str) -> TenantUsage:
     return next(one for one in tenants.value if one.tenant == tenant)
 
 
+def test_a_key_for_a_tenant_that_is_not_named_is_made_with_a_warning(
+    shared_node: RunningNode,
+) -> None:
+    made = shared_node.kvops("keys", "create", "--tenant", "alicee")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.startswith("kvk_")
+    assert "warning: alicee is not of the tenants of shared; did you mean alice?" in made.stderr
+    assert "warning" not in shared_node.kvops("keys", "create", "--tenant", "bob").stderr
+
+
 def test_a_tenant_has_its_class(shared_node: RunningNode) -> None:
     above = ask(shared_node, "bob", priority="online")
     assert (above.status_code, error_of(above)["param"]) == (400, "priority")

@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from kvops.node.keys.changes import NewKey
     from kvops.node.keys.file import ApiKey
+    from kvops.registry import NodeRecord
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,6 +60,7 @@ def create(
     place = _place(file, node)
     new = changes.create(place, tenant, key_id, _lifetime(expires))
     _show(new, place, as_json)
+    _warn_of_a_slip(tenant, place)
 
 
 @app.command()
@@ -113,6 +115,7 @@ def revoke(
         typer.echo(f"revoked {key.id} of tenant {key.tenant}")
     if not gone:
         typer.echo("none has expired")
+        return
     _say_who_reads(place)
 
 
@@ -213,14 +216,42 @@ def _show(new: NewKey, place: Path, as_json: bool) -> None:
 
 def _say_who_reads(place: Path) -> None:
     """A key in a file that no node reads opens nothing."""
-    from kvops import registry
-
-    where = str(place.absolute())
-    readers = [record.name for record in registry.running() if record.api_keys_file == where]
+    readers = [record.name for record in _readers(place)]
     if readers:
         typer.echo(f"in force within a second at {', '.join(readers)}", err=True)
     else:
-        typer.echo(f"no node that runs here reads it: set server.api_keys_file: {where}", err=True)
+        needed = f"set server.api_keys_file: {place.absolute()}"
+        typer.echo(f"no node that runs here reads it: {needed}", err=True)
+
+
+def _readers(place: Path) -> list[NodeRecord]:
+    from kvops import registry
+
+    where = str(place.absolute())
+    return [record for record in registry.running() if record.api_keys_file == where]
+
+
+def _warn_of_a_slip(tenant: str, place: Path) -> None:
+    """A tenant that no setting names is none to refuse: `tenant_defaults` is for it."""
+    import difflib
+
+    for record in _readers(place):
+        known = _tenants_of(record)
+        if known and tenant not in known:
+            near = difflib.get_close_matches(tenant, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else f": {', '.join(known[:10])}"
+            typer.echo(f"warning: {tenant} is not of the tenants of {record.name}{meant}", err=True)
+
+
+def _tenants_of(record: NodeRecord) -> list[str]:
+    """Those that its settings name; none for a node that does not answer."""
+    from kvops.cli.local_node import call
+    from kvops.errors import NodeError, RequestError
+
+    try:
+        return list(call(record, "GET", "/control/config")["config"]["tenants"])
+    except (NodeError, RequestError):
+        return []
 
 
 def _row(key: ApiKey, now: float) -> dict[str, Any]:

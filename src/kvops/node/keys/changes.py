@@ -133,11 +133,13 @@ def _check_name(what: str, name: str) -> None:
 
 @contextmanager
 def _edited(file: Path) -> Iterator[list[ApiKey]]:
-    """The rows, written back whole when the block ends well. Two who edit at once come one after the other."""
+    """The rows, written back whole if the block ends well and changed any. Two who edit at once take turns."""
     paths.make_private(file.absolute().parent)
     with file.with_name(f".{file.name}.lock").open("a") as lock:
         os.fchmod(lock.fileno(), 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = read_keys(file) if file.exists() else []
+        before = list(keys)
         yield keys
-        write_keys(file, keys)
+        if keys != before:
+            write_keys(file, keys)
