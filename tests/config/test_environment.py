@@ -130,3 +130,11 @@ def test_paths_in_tables_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.alerts.channels["ops"].url_file == tmp_path / "u"
     assert config.alerts.channels["ops"].kind == "webhook"
     assert config.alerts.rules_file == tmp_path / "r.yaml"
+
+
+def test_a_slip_in_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVOPS_HOEM", "/x")
+    assert "did you mean KVOPS_HOME?" in error()
+    monkeypatch.delenv("KVOPS_HOEM")
+    monkeypatch.setenv("KVOPS_SERVER__API_KEY_FILES", "/x")
+    assert "did you mean KVOPS_SERVER__API_KEYS_FILE?" in error()

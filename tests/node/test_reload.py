@@ -122,7 +122,7 @@ def test_one_fault_and_nothing_changes(node: RunningNode, document: dict[str, An
     [
         ({"tenants": {"alice": {"kv_quota": "1"}, "bob": {"kv_quota": "0.0001%"}}}, "tenants.bob"),
         ({"name": "another"}, "another node"),
-        ({"server": {"api_keys_file": "/nowhere"}}, "no such file"),
+        ({"server": {"api_keys_file": "/nowhere"}}, "kvops keys create --file /nowhere"),
         ({"alerts": {"rules_file": "/nowhere"}}, "/nowhere"),
         ({"nonsense": {}}, "nonsense"),
     ],

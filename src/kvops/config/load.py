@@ -165,7 +165,7 @@ def _check_keys_file(config: NodeConfig, origins: Mapping[str, str]) -> None:
         origin = origins["server.api_keys_file"]
         raise ConfigError(
             f"server.api_keys_file = {str(file)!r} ({origin}): there is no such file",
-            hint="name a YAML list of {id, tenant, sha256}, mode 600; "
+            hint=f"kvops keys create --file {file} makes one; "
             "a path in a file is relative to that file",
         )
 

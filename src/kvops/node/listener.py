@@ -51,7 +51,7 @@ def bind(host: str, port: int, field: str) -> socket.socket:
 
 def _in_use(host: str, port: int, field: str) -> NodeStartError:
     """Names the node that holds the port, where it is one of this machine."""
-    beside = "start this one beside it: --port 0 --control-port 0 (0 picks a free one)"
+    beside = "start this one beside it: kvops node start --port 0 --control-port 0 picks free ones"
     owner = next(
         (
             record.name
