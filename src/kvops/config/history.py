@@ -1,6 +1,7 @@
 """Every version of a node's settings that was applied: what the file said, when, by whom, and whether a node served it.
 
-Invariants: a version is on disk, whole, before it counts. What it says lies under its own SHA-256, which is checked
+Invariants: a version is on disk, whole, before it counts; it counts once the index names it, and `current.json` follows
+the index. What it says lies under its own SHA-256, which is checked
 when it is read. At most `KEPT` versions are kept; the current one and the last good one always.
 """
 
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,15 +30,19 @@ MAX_NOTE = 200
 MAX_AUTHOR = 64
 
 
+_LAST_SECOND = 253402300799
+"""Of the year 9999."""
+
+
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    id: int
-    at: float
+    id: Annotated[int, msgspec.Meta(ge=1)]
+    at: Annotated[float, msgspec.Meta(ge=0, le=_LAST_SECOND)]
     """Unix seconds."""
     author: str
     """User of the operating system, as the client said."""
     config_hash: str
     """Of the settings that came of it, with the command line and the environment of then."""
-    digest: str
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     """SHA-256 of what the file said, in canonical JSON."""
     note: str = ""
     good: bool = False
@@ -52,7 +57,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    versions: tuple[Version, ...] = ()
+    versions: tuple[Version, ...]
     """The oldest first; the last one is current."""
 
 
@@ -74,6 +79,14 @@ class History:
 
     def versions(self) -> tuple[Version, ...]:
         """The oldest first; the last one is current. Raises ConfigError for an index that cannot be read."""
+        versions = self._read()
+        if not self._follows(versions):
+            with contextlib.suppress(OSError), self._lock():
+                versions = self._read()
+                self._follow(versions)
+        return versions
+
+    def _read(self) -> tuple[Version, ...]:
         try:
             data = (self.folder / "index.json").read_bytes()
         except FileNotFoundError:
@@ -139,9 +152,10 @@ class History:
         data = _canonical(loaded.document)
         digest = hashlib.sha256(data).hexdigest()
         with self._lock():
-            versions = self.versions()
+            versions = self._read()
             last = versions[-1] if versions else None
             if last and (last.digest, last.config_hash) == (digest, loaded.config_hash):
+                self._follow(versions)
                 return last
             version = Version(
                 id=last.id + 1 if last else 1,
@@ -153,8 +167,11 @@ class History:
                 restores=restores,
             )
             paths.write_atomic(self._object(digest), data)
-            paths.write_atomic(self.current_file, data)
             self._write((*versions, version))
+            with contextlib.suppress(
+                OSError
+            ):  # the index counts, and whoever reads it next tries again
+                self._follow((version,))
         return version
 
     def put_aside(self) -> Path:
@@ -165,7 +182,7 @@ class History:
     def mark_good(self, number: int) -> None:
         """A node became ready with all of it. Raises ConfigError, OSError."""
         with self._lock():
-            versions = self.versions()
+            versions = self._read()
             if any(one.id == number and not one.good for one in versions):
                 self._write(tuple(_good(one) if one.id == number else one for one in versions))
 
@@ -176,6 +193,25 @@ class History:
         for file in (self.folder / "versions").glob("*.json"):
             if file.stem not in named:
                 file.unlink(missing_ok=True)
+
+    def _follows(self, versions: tuple[Version, ...]) -> bool:
+        """Whether `current.json` is what the current version says."""
+        if not versions:
+            return True
+        try:
+            data = self.current_file.read_bytes()
+        except OSError:
+            return False
+        return hashlib.sha256(data).hexdigest() == versions[-1].digest
+
+    def _follow(self, versions: tuple[Version, ...]) -> None:
+        """Where it cannot be written, whoever reads the index next tries again. What is changed is not copied."""
+        if self._follows(versions):
+            return
+        with contextlib.suppress(OSError):
+            data = self._object(versions[-1].digest).read_bytes()
+            if hashlib.sha256(data).hexdigest() == versions[-1].digest:
+                paths.write_atomic(self.current_file, data)
 
     def _object(self, digest: str) -> Path:
         return self.folder / "versions" / f"{digest}.json"
