@@ -10,7 +10,7 @@ import yaml
 
 from kvops.config.environment import NO_SETTINGS
 from kvops.config.keys import leaf_keys
-from kvops.config.load import load_config
+from kvops.config.load import check_document, load_config, read_document
 from kvops.config.schema import NodeConfig
 from kvops.config.wanted import wanted
 from kvops.errors import ConfigError
@@ -195,7 +195,7 @@ def test_every_fault_is_said_at_once_with_its_origin(
 
 @pytest.mark.parametrize("key", [key for key in leaf_keys() if wanted(key) != "text"])
 def test_no_setting_answers_in_the_words_of_a_library(key: str) -> None:
-    text = str(error_of(None, {key: "?!"}))
+    text = str(error_of(None, {key: "\0"}))
     assert key in text
     assert "command line" in text
     assert not any(
@@ -270,3 +270,58 @@ def test_a_path_in_a_file_is_relative_to_the_file(
 @pytest.mark.parametrize("device", ["tpu", "cuda:x", ""])
 def test_a_device_that_cannot_be_is_refused_by_name(device: str) -> None:
     assert "auto, cpu, cuda" in error_of(None, {"runtime.device": device}).message
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("2020-01-01", "date"),
+        ("2020-01-01T00:00:00Z", "datetime"),
+        ("!!set {a, b}", "set"),
+        ("!!binary aGk=", "bytes"),
+        (".nan", "nan"),
+        ("-.inf", "-inf"),
+        ("0x1" + "0" * 5000, "64 bits"),
+        (r'"\uD800"', "Unicode"),
+        ("[1, {2: 3}]", "int"),
+    ],
+)
+def test_what_is_no_json_is_named(tmp_path: Path, value: str, named: str) -> None:
+    file = write(tmp_path, f"alerts: {{rules: [{{name: A, for: {value}}}]}}")
+    for read in (load_config, lambda file: check_document(read_document(file), f"file {file}")):
+        with pytest.raises(ConfigError) as caught:
+            read(file)
+        assert caught.value.message.startswith("alerts.rules.0.for")
+        assert named in caught.value.message
+        assert str(file) in caught.value.hint
+
+
+def test_a_set_where_the_schema_takes_a_list(tmp_path: Path) -> None:
+    file = write(tmp_path, "alerts: {disabled: !!set {a, b}}")
+    with pytest.raises(ConfigError, match=r"alerts\.disabled .*set"):
+        check_document(read_document(file), "file")
+
+
+PATHS = [
+    ("server.api_keys_file", "server: {api_keys_file: %s}"),
+    ("server.tls.cert", "server: {tls: {cert: %s, key: k}}"),
+    ("server.tls.key", "server: {tls: {cert: c, key: %s}}"),
+    ("alerts.rules_file", "alerts: {rules_file: %s}"),
+    ("alerts.channels.pager.url_file", "alerts: {channels: {pager: {url_file: %s}}}"),
+    ("kv_cache.shared_prefixes.0", "kv_cache: {shared_prefixes: [%s]}"),
+    ("warmup.prefixes.acme.0", "warmup: {prefixes: {acme: [%s]}}"),
+    ("model.name", "model: {name: %s}"),
+    ("server.host", "server: {host: %s}"),
+]
+
+
+@pytest.mark.parametrize(("key", "text"), PATHS)
+@pytest.mark.parametrize("value", [r'"/a\0b"', r'"~\0/b"', '""'])
+def test_a_nul_and_an_empty_path_are_refused_by_name(
+    tmp_path: Path, key: str, text: str, value: str
+) -> None:
+    file = write(tmp_path, text % value)
+    with pytest.raises(ConfigError) as caught:
+        check_document(read_document(file), f"file {file}")
+    assert caught.value.message.startswith(f"{key} = ")
+    assert "not empty and without a NUL" in caught.value.message

@@ -49,6 +49,10 @@ def bad_value(found: Mapping[str, Any], origins: Mapping[str, str]) -> Fault:
     return Fault(f"{at} = {found['input']!r} ({origin}): {reason}", _remedy(origin))
 
 
+def no_json(key: str, why: str, origin: str) -> Fault:
+    return Fault(f"{key} ({origin}): {why}", _remedy(origin))
+
+
 def error_of(faults: Sequence[Fault]) -> ConfigError:
     if len(faults) == 1:
         return ConfigError(faults[0].what, hint=faults[0].remedy)

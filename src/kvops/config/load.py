@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvops.config.environment import KEY_VARIABLES, from_environment
-from kvops.config.faults import Fault, bad_value, error_of, unknown_key
+from kvops.config.faults import Fault, bad_value, error_of, no_json, unknown_key
 from kvops.config.files import beside, read_yaml
 from kvops.config.keys import leaf_keys, map_paths, nested, sections
+from kvops.config.plain import not_plain
 from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError
 
@@ -66,6 +67,7 @@ def load_document(
     document: Mapping[str, Any], origin: str, overrides: Mapping[str, Any] | None = None
 ) -> LoadedConfig:
     """As `load_config`, of settings that were read already; `origin` says where. Raises ConfigError."""
+    _deny_no_json(document, origin)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     layers, faults = _layers(document, origin, given)
     values: dict[str, Any] = {}
@@ -93,6 +95,7 @@ def load_document(
 
 def check_document(document: Mapping[str, Any], origin: str) -> None:
     """What can be said of settings without the machine that they are for. Raises ConfigError."""
+    _deny_no_json(document, origin)
     given = dict(_flatten(document))
     origins = dict.fromkeys(given, origin)
     faults = [unknown_key(key, origin) for key in given if key not in leaf_keys()]
@@ -107,11 +110,26 @@ def read_document(file: Path) -> dict[str, Any]:
     """What a file says, its paths absolute; whether that is valid is not looked at. Raises ConfigError."""
     found = dict(_flatten(read_yaml(file)))
     for key in found.keys() & set(leaf_keys()):
-        found[key] = map_paths(key, found[key], lambda path: beside(file, path))
+        found[key] = map_paths(key, found[key], lambda path: _placed(file, path))
     model = found.get("model.name")
     if isinstance(model, str) and ("/" in model or model.endswith(".gguf")):
-        found["model.name"] = beside(file, model)
+        found["model.name"] = _placed(file, model)
     return nested(found)
+
+
+def _placed(file: Path, path: str) -> str:
+    """What can be no path stays as it is, for the schema to refuse by name."""
+    return beside(file, path) if path and "\0" not in path else path
+
+
+def _deny_no_json(document: Mapping[str, Any], origin: str) -> None:
+    faults = [
+        no_json(key, why, origin)
+        for name, value in document.items()
+        for key, why in not_plain(str(name), value)
+    ]
+    if faults:
+        raise error_of(faults)
 
 
 def _layers(

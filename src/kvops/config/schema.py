@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -14,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from kvops.config.kinds import FilePath, Text
 from kvops.units import parse_duration, parse_size
 
 Seconds = Annotated[
@@ -33,9 +33,9 @@ class Section(BaseModel):
 class Tls(Section):
     """Both or neither; read again when they change."""
 
-    cert: Path | None = None
+    cert: FilePath | None = None
     """PEM: the certificate, then those that lead to its root."""
-    key: Path | None = None
+    key: FilePath | None = None
     """PEM, without a password, not readable by everyone."""
 
     @model_validator(mode="after")
@@ -46,13 +46,13 @@ class Tls(Section):
 
 
 class Server(Section):
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     """Address of the data plane. Any but a loopback address asks for API keys."""
     port: Port = 8000
     """0 picks a free port."""
-    control_host: str = "127.0.0.1"
+    control_host: Text = "127.0.0.1"
     control_port: Port = 8001
-    api_keys_file: Path | None = None
+    api_keys_file: FilePath | None = None
     """YAML list of `{id, tenant, sha256}` (`kvops keys`); the keys themselves are nowhere on disk."""
     allow_networks: Annotated[tuple[IPvAnyNetwork, ...], Field(max_length=256)] = ()
     """Only clients of these networks may connect to the data plane; empty: any. By the address of the connection,
@@ -62,7 +62,7 @@ class Server(Section):
 
 
 class Model(Section):
-    name: str = "smollm2-135m"
+    name: Text = "smollm2-135m"
     """Name of a pulled model, or a path to a folder or .gguf file."""
     weights_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     """float32 is exact; int8 (on CPUs with AVX2) is 4 times smaller and about as much faster."""
@@ -83,7 +83,7 @@ class KvCache(Section):
     prefix_caching: bool = True
     watermark: Annotated[float, Field(ge=0, le=0.5)] = 0.01
     """Share of the pool that admission leaves free for running requests to grow into."""
-    shared_prefixes: tuple[Path, ...] = ()
+    shared_prefixes: tuple[FilePath, ...] = ()
     """Files whose tokens all tenants may share in the cache; computed before the node is ready."""
 
 
@@ -203,7 +203,7 @@ class Tenant(Section):
 
 
 class Warmup(Section):
-    prefixes: dict[Name, tuple[Path, ...]] = {}
+    prefixes: dict[Name, tuple[FilePath, ...]] = {}
     """By tenant: files whose tokens are in its prefix cache before the node is ready. Text, or a chat as a JSON
     list of messages (.json)."""
 
@@ -242,7 +242,7 @@ class AlertChannel(Section):
 
     kind: Literal["webhook", "apprise"] = "webhook"
     """webhook: what Alertmanager posts (version 4). apprise: any service that apprise knows."""
-    url_file: Path | None = None
+    url_file: FilePath | None = None
     """Holds the URL on one line, 0600. Default: KVOPS_ALERT_URL_<NAME>, or the file in KVOPS_ALERT_URL_<NAME>_FILE."""
     timeout: Annotated[Seconds, Field(gt=0, le=120)] = 10.0
     """Of one attempt."""
@@ -256,7 +256,7 @@ class Alerts(Section):
     """How often a receiver is told again of an alert that goes on and that nobody acknowledged."""
     give_up_after: Annotated[Seconds, Field(ge=60, le=30 * 86400)] = 86400.0
     """A message that no attempt could deliver for so long is dropped, and counted as failed."""
-    rules_file: Path | None = None
+    rules_file: FilePath | None = None
     """YAML list of rules. One of the same name as a built-in rule takes its place."""
     rules: Annotated[tuple[dict[str, Any], ...], Field(max_length=200)] = ()
     """The same, here; stronger than those of the file."""
