@@ -122,6 +122,18 @@ def test_a_gpu_that_is_not_there(tiny_model: Path, monkeypatch: pytest.MonkeyPat
     assert finding(settings(tiny_model, runtime={"device": "auto"}), "gpu").status == "skip"
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_cache_that_only_a_gpu_computes(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(check_gpu, "may_use_gpu", lambda device: device.startswith("cuda"))
+    config = settings(
+        tiny_model, runtime={"device": device}, kv_cache={"blocks": 64, "dtype": "fp8"}
+    )
+    assert "fp8 needs an NVIDIA GPU" in refused(config, "gpu", ConfigError).detail
+    assert "use int8" in finding(config, "gpu").remedy
+
+
 def test_a_gpu_beside_a_torch_for_cpus(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError, NodeStartError
 from kvops.machine import Memory
 from kvops.node.finding import Looked
+from kvops.node.pool_size import fp8_on_a_cpu
 from kvops.node.preflight import check_memory, may_use_gpu
 from kvops.units import format_bytes
 
@@ -23,9 +24,11 @@ _NO_LIBRARY = "nvidia-ml-py is not installed, so driver and memory cannot be rea
 
 
 def check_gpu(config: NodeConfig) -> Looked:
-    """Raises ConfigError, NodeStartError for a GPU that is asked for and cannot be used."""
+    """Raises ConfigError, NodeStartError for a GPU that is asked for, or needed, and cannot be used."""
     device = config.runtime.device
     asked = device.startswith("cuda")
+    if config.kv_cache.dtype == "fp8" and not may_use_gpu(device):
+        raise fp8_on_a_cpu()
     if device == "cpu":
         return Looked("skip", "runtime.device = cpu")
     if not _DRIVER.exists():

@@ -120,3 +120,10 @@ def _lower_all_else(needs: Needs, memory: Memory) -> str:
 def _setting(size: int) -> str:
     """As the configuration takes it, rounded down."""
     return f"{size // 2**20}MiB" if size >= 2**20 else str(size)
+
+
+def fp8_on_a_cpu() -> ConfigError:
+    return ConfigError(
+        "kv_cache.dtype: fp8 needs an NVIDIA GPU, and this node computes on the CPU",
+        hint="use int8, which takes about as much and rounds less",
+    )

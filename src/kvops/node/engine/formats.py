@@ -11,6 +11,7 @@ from kvops.errors import ConfigError
 from kvops.models.checkpoint import Checkpoint
 from kvops.models.spec import ModelSpec
 from kvops.node.engine.model.linear import packs
+from kvops.node.pool_size import fp8_on_a_cpu
 from kvops.node.wire import KvDtype, Start
 
 Format = Literal["float32", "bfloat16", "int8"]
@@ -38,10 +39,7 @@ def choose(start: Start, spec: ModelSpec, device: torch.device) -> Formats:
     if device.type == "cuda":
         return _on_cuda(start, device)
     if start.pool.dtype == "fp8":
-        raise ConfigError(
-            "kv_cache.dtype: fp8 needs an NVIDIA GPU, and this node computes on the CPU",
-            hint="use int8, which takes about as much and rounds less",
-        )
+        raise fp8_on_a_cpu()
     compiled = _compiles(spec)
     weights, reason = _weights(start.weights_dtype, device, compiled)
     kv = _kv(start.pool.dtype, weights)
