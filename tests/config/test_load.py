@@ -325,3 +325,10 @@ def test_a_nul_and_an_empty_path_are_refused_by_name(
         check_document(read_document(file), f"file {file}")
     assert caught.value.message.startswith(f"{key} = ")
     assert "not empty and without a NUL" in caught.value.message
+
+
+def test_a_home_of_nobody(tmp_path: Path) -> None:
+    file = write(tmp_path, "alerts: {rules_file: ~no-such-user/rules.yaml}")
+    with pytest.raises(ConfigError, match="~no-such-user") as caught:
+        load_config(file)
+    assert "without ~" in caught.value.hint

@@ -119,7 +119,14 @@ def read_document(file: Path) -> dict[str, Any]:
 
 def _placed(file: Path, path: str) -> str:
     """What can be no path stays as it is, for the schema to refuse by name."""
-    return beside(file, path) if path and "\0" not in path else path
+    if not path or "\0" in path:
+        return path
+    try:
+        return beside(file, path)
+    except RuntimeError:
+        raise ConfigError(
+            f"{path!r} (file {file}): nobody here has that home", hint="write the path without ~"
+        ) from None
 
 
 def _deny_no_json(document: Mapping[str, Any], origin: str) -> None:
