@@ -91,6 +91,7 @@ def running_node(*arguments: str, settings: dict[str, str] | None = None) -> Ite
                 env=environment,
                 check=False,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a measurement may have ended it
             )
 
 

@@ -56,8 +56,8 @@ CATALOG = {
             size=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             evaluations=(
-                _smollm2("int8", "bfloat16", perplexity=9.9190, margin=0.00201, top1=0.9681),
-                _smollm2("int8", "int8", perplexity=9.9255, margin=0.00224, top1=0.9640),
+                _smollm2("int8", "bfloat16", perplexity=9.9166, margin=0.00201, top1=0.9679),
+                _smollm2("int8", "int8", perplexity=9.9216, margin=0.00224, top1=0.9633),
                 _smollm2("bfloat16", "bfloat16", perplexity=9.8946, margin=0.00037, top1=0.9955),
             ),
         ),
