@@ -219,6 +219,7 @@ def test_every_reason_to_refuse_is_somebodys_fault() -> None:
         kinds += kind.__subclasses__()
     known = CLIENT_FAULTS | set(REFUSALS) | set(OUTCOMES)
     elsewhere = {"cancelled", "drill_refused", "not_stored", "request_timeout", "error"}
+    elsewhere |= {"shape_not_found"}  # of the control plane, as the drill's
     assert {kind.code for kind in kinds} - known - elsewhere <= {"quarantined"}
 
 

@@ -25,7 +25,7 @@ from kvops.errors import (
     from_code,
 )
 from tests.harness import KVOPS, RunningNode, run_kvops, start_node
-from tests.node.conftest import HTTP
+from tests.node.conftest import HTTP, eventually
 
 
 def test_detach_reports_and_stop_ends_it(tiny_model: Path, kvops_home: Path) -> None:
@@ -218,6 +218,7 @@ def test_the_start_report_says_what_was_verified_and_what_bounds_the_context(
     small: dict[str, object] = {"model": {"name": pulled}, "kv_cache": {"blocks": 8}}
     node = start_node(kvops_home, small, name="small")
     try:
+        eventually(lambda: " ready " in node.log.read_text(), "the report is whole", 60)
         report = node.log.read_text()
         assert "model verified     SHA-256 as pulled" in report
         assert "128 tokens: the pool holds no more (the model's: 512)" in report
