@@ -103,7 +103,8 @@ def _wait_ready(node: RunningNode, timeout: float) -> None:
                     f"node ended with {node.process.returncode}:\n{node.log.read_text()}"
                 )
             record = registry.read(node.name)
-            if record is not None and _is_ready(record.url):
+            said = "  ready " in node.log.read_text()  # the last line of the report
+            if record is not None and said and _is_ready(record.url):
                 node.url, node.control_url = record.url, record.control_url
                 node.token = registry.token_file(node.name).read_text().strip()
                 return
