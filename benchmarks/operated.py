@@ -55,20 +55,20 @@ def _killed(node: Node) -> Iterator[Row]:
             ends += [one.result() for one in load]
             _until(lambda: _is_ready(node))
             seconds.append(time.monotonic() - begun)
-    named = 100 * ends.count(NAMED) / len(ends)
     yield Row(
         "engine killed with -9: ready again", f"{max(seconds):.2f} s", f"the slowest of {KILLS}",
         max(seconds), 6, False, " s",
     )  # fmt: skip
-    yield Row(
-        "… in flight, answered with a named error",
-        f"{named:.0f} %",
-        _counted(ends),
-        named,
-        100,
-        True,
-        " %",
-    )
+    yield _named(ends)
+
+
+def _named(ends: list[str]) -> Row:
+    """How many of those in flight got the error that says what happened."""
+    named = 100 * ends.count(NAMED) / len(ends)
+    return Row(
+        "… in flight, answered with a named error", f"{named:.0f} %", _counted(ends),
+        named, 100, True, " %",
+    )  # fmt: skip
 
 
 def _hung(node: Node) -> Iterator[Row]:
@@ -80,7 +80,6 @@ def _hung(node: Node) -> Iterator[Row]:
         seen = time.monotonic() - begun
         ends = [one.result() for one in load]
         told = time.monotonic() - begun
-    named = 100 * ends.count(NAMED) / len(ends)
     bar = STALL_AFTER + 2
     yield Row(
         "engine hangs: /livez says so",
@@ -100,15 +99,7 @@ def _hung(node: Node) -> Iterator[Row]:
         False,
         " s",
     )
-    yield Row(
-        "… in flight, answered with a named error",
-        f"{named:.0f} %",
-        _counted(ends),
-        named,
-        100,
-        True,
-        " %",
-    )
+    yield _named(ends)
     _until(lambda: _is_ready(node))
 
 

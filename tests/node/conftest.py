@@ -21,6 +21,18 @@ HTTP = httpx.Client(timeout=30, trust_env=False)
 KEYS = {"alice": "kvk_alice_secret", "bob": "kvk_bob_secret"}
 
 
+def keys_file(folder: Path, keys: dict[str, str]) -> Path:
+    """A file with one key for each tenant, as `server.api_keys_file` wants it; its id is `<tenant>-1`."""
+    file = folder / "keys.yaml"
+    rows = [
+        {"id": f"{tenant}-1", "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
+        for tenant, key in keys.items()
+    ]
+    file.write_text(yaml.safe_dump(rows))
+    file.chmod(0o600)
+    return file
+
+
 @pytest.fixture(scope="session")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny, with room for generations that last many seconds."""
@@ -52,13 +64,7 @@ def narrow_node(
 @pytest.fixture(scope="module")
 def keyed_node(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     home = tmp_path_factory.mktemp("keyed")
-    keys = home / "keys.yaml"
-    rows = [
-        {"id": f"{tenant}-1", "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
-        for tenant, key in KEYS.items()
-    ]
-    keys.write_text(yaml.safe_dump(rows))
-    keys.chmod(0o600)
+    keys = keys_file(home, KEYS)
     settings: dict[str, object] = {
         "model": {"name": str(tiny_model)},
         "kv_cache": {"blocks": 128},

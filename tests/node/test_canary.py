@@ -5,7 +5,6 @@ also after its engine was killed, after a defect that quotes what it was given, 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import resource
 import socket
@@ -17,11 +16,10 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
-import yaml
 
 from kvops.node.audit_verify import verify
 from tests.harness import RunningNode, start_node
-from tests.node.conftest import HTTP, eventually, in_flight, model_of
+from tests.node.conftest import HTTP, eventually, in_flight, keys_file, model_of
 
 CANARY = "kanarienvogel"
 KEYS = {"alice": "kvk_alice_secret_of_43_characters_or_more_0001", "bob": "kvk_bob"}
@@ -73,13 +71,7 @@ def defective_node(
 ) -> Iterator[RunningNode]:
     home, beside = tmp_path_factory.mktemp("canary"), tmp_path_factory.mktemp("beside")
     (beside / "sitecustomize.py").write_text(DEFECTS)
-    keys = beside / "keys.yaml"
-    rows = [
-        {"id": f"{tenant}-1", "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
-        for tenant, key in KEYS.items()
-    ]
-    keys.write_text(yaml.safe_dump(rows))
-    keys.chmod(0o600)
+    keys = keys_file(beside, KEYS)
     settings: dict[str, object] = {
         "model": {"name": str(long_model)},
         "kv_cache": {"blocks": 1024},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,14 @@ import yaml
 from kvops.config.history import History
 from kvops.telemetry.snapshot import Known, TenantUsage
 from tests.harness import RunningNode, start_node
-from tests.node.conftest import HTTP, KEYS, error_of, eventually, eventually_idle
+from tests.node.conftest import (
+    HTTP,
+    KEYS,
+    error_of,
+    eventually,
+    eventually_idle,
+    keys_file,
+)
 
 PROMPT = [5] * 40
 
@@ -24,13 +30,7 @@ PROMPT = [5] * 40
 @pytest.fixture(scope="module")
 def node(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     home = tmp_path_factory.mktemp("reload")
-    keys = home / "keys.yaml"
-    rows = [
-        {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
-        for tenant, key in KEYS.items()
-    ]
-    keys.write_text(yaml.safe_dump(rows))
-    keys.chmod(0o600)
+    keys = keys_file(home, KEYS)
     settings: dict[str, object] = {
         "model": {"name": str(long_model)},
         "kv_cache": {"blocks": 1024},

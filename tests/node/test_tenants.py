@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from kvops.telemetry.snapshot import Known, TenantUsage
 from tests.harness import RunningNode, start_node
-from tests.node.conftest import HTTP, KEYS, error_of, eventually, eventually_idle
+from tests.node.conftest import (
+    HTTP,
+    KEYS,
+    error_of,
+    eventually,
+    eventually_idle,
+    keys_file,
+)
 
 TENANTS = {
     "alice": {"class": "normal", "max_running": 1, "max_waiting": 0},
@@ -26,14 +31,8 @@ def shared_node(
     long_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningNode]:
     home = tmp_path_factory.mktemp("shared")
-    keys = home / "keys.yaml"
     tenants = KEYS | {"carol": "kvk_carol_secret"}
-    rows = [
-        {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
-        for tenant, key in tenants.items()
-    ]
-    keys.write_text(yaml.safe_dump(rows))
-    keys.chmod(0o600)
+    keys = keys_file(home, tenants)
     settings: dict[str, object] = {
         "model": {"name": str(long_model)},
         "kv_cache": {"blocks": 1024},
