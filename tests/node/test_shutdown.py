@@ -34,13 +34,17 @@ def started(home: Path, model: Path, **sections: object) -> RunningNode:
 
 
 def stream(node: RunningNode, number: int, max_tokens: int) -> list[str]:
-    """The events of one stream, over a connection of its own; fails if the connection breaks."""
+    """The data of one stream's events, over a connection of its own; fails if the connection breaks.
+
+    A busy node sends comments between them, to keep the connection alive.
+    """
     body = {
         "model": model_of(node), "prompt": f"stream {number}", "max_tokens": max_tokens, "temperature": 0,
         "ignore_eos": True, "stream": True,
     }  # fmt: skip
     answer = httpx.post(f"{node.url}/v1/completions", json=body, timeout=PATIENCE)
-    return [event.removeprefix("data: ") for event in answer.text.strip().split("\n\n")]
+    events = answer.text.split("\n\n")
+    return [event.removeprefix("data: ") for event in events if event.startswith("data: ")]
 
 
 def under_streams(node: RunningNode, max_tokens: int, act: Callable[[], None]) -> list[list[str]]:
