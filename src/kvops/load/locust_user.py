@@ -25,6 +25,7 @@ from kvops.load.client import Client, Timeouts
 from kvops.load.endpoint import Endpoint, discover
 from kvops.load.exchange import Exchange
 from kvops.load.launcher import HANDOVER, Handover
+from kvops.load.pacing import Shot
 from kvops.load.records import (
     CLIENT_FILE,
     REQUESTS_FILE,
@@ -61,8 +62,13 @@ class Session:
         self.seed = run.info.seed
         self.in_flight = 0
         self._numbers = itertools.count()
+        self._shots = itertools.count()
         self._requests = JsonLines(run.folder / REQUESTS_FILE)
         self._client = JsonLines(run.folder / CLIENT_FILE)
+
+    def next_shot(self) -> int:
+        """Number of the next shot of a closed loop, over all users."""
+        return next(self._shots)
 
     def send(
         self,
@@ -192,6 +198,19 @@ class PlanUser(NodeUser):
         if not PlanUser.work:
             raise StopUser
         self.step(PlanUser.work.popleft())
+
+
+class PacedUser(NodeUser):
+    """Users that send one shot after the other: when, the run's pacing says; what, the scenario."""
+
+    abstract = True
+
+    def ask(self, shot: Shot) -> None:
+        """Build the shot's request and send it. In an open loop many of one user's are in flight at once."""
+
+    @task  # type: ignore[untyped-decorator]
+    def take(self) -> None:
+        self.ask(Shot(self.session.next_shot()))
 
 
 def plain_answer(got: Exchange) -> Outcome:

@@ -13,6 +13,7 @@ from kvops.errors import LoadRunError
 
 REQUESTS_FILE = "requests.jsonl"
 CLIENT_FILE = "client.jsonl"
+SERVER_FILE = "server.jsonl"
 
 
 class ErrorClass(enum.StrEnum):
@@ -46,6 +47,8 @@ class ErrorClass(enum.StrEnum):
     LENGTH_MISMATCH = "length_mismatch"
     NODE_DOWN = "node_down"
     """The request was answered as it should, and afterwards the node was not alive."""
+    CLIENT_SATURATED = "client_saturated"
+    """An open-loop request that was due while the client had no room for it: it was never sent."""
     CLIENT_CANCEL = "client_cancel"
     """The run ended while the request was in flight: neither a success nor the node's failure."""
 
@@ -98,6 +101,28 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     expected: bool
     """The answer is the one the scenario expects; an oversize prompt that is refused is a success."""
     needle: NeedleScore | None = None
+    group: str = ""
+    """What the request is an example of, for reports that compare: `whale`, `minnow`, a tenant, a phase."""
+    asked_input: int | None = None
+    """Prompt length that the scenario aimed at, tokens."""
+    asked_output: int | None = None
+    """`max_tokens` of the request."""
+    counted_tokens: int | None = None
+    """Tokens of the answer's text by the model's own tokenizer, where this machine has it."""
+    worker: int = 0
+    """Which process of the load generator sent it."""
+
+    @property
+    def lateness(self) -> float | None:
+        """Seconds between the wanted and the real send; None in a closed loop."""
+        return None if self.t_intended is None else self.t_send - self.t_intended
+
+    @property
+    def scheduled_ttft(self) -> float | None:
+        """Seconds from the wanted send to the first content delta: what a user of an open loop waits."""
+        if self.ttft is None:
+            return None
+        return self.ttft + (self.connect or 0.0 if self.lateness is None else self.lateness)
 
     @property
     def cancelled(self) -> bool:
@@ -118,6 +143,39 @@ class ClientSample(msgspec.Struct, frozen=True):
     """Share of one core, 0..1."""
     lag: float
     """Largest delay of a 50 ms timer since the sample before, seconds."""
+    late: float = 0.0
+    """Largest lateness of a scheduled send since the sample before, seconds; 0 in a closed loop."""
+    worker: int = 0
+
+
+class ServerSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The node as it was at a moment of the run, about once a second. None is not exposed; counters since start."""
+
+    at: float
+    """Unix seconds of the load generator's clock."""
+    state: str = ""
+    running: int | None = None
+    waiting: int | None = None
+    queue_oldest: float | None = None
+    kv_total: int | None = None
+    """Blocks."""
+    kv_used: int | None = None
+    kv_cached: int | None = None
+    kv_usage: float | None = None
+    """Share of the pool that running requests hold, 0..1."""
+    memory_used: float | None = None
+    """Share of the device's memory that is in use, 0..1."""
+    preemptions: int | None = None
+    evictions: int | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    prefix_query_tokens: int | None = None
+    prefix_hit_tokens: int | None = None
+    requests: int | None = None
+    """Finished requests of all outcomes."""
+    rejections: int | None = None
+    steps: int | None = None
+    engine_restarts: int | None = None
 
 
 class JsonLines:
@@ -180,3 +238,8 @@ def read_records(folder: Path) -> list[RequestRecord]:
 def read_client(folder: Path) -> list[ClientSample]:
     """Raises LoadRunError."""
     return Tail(folder / CLIENT_FILE, ClientSample).new()
+
+
+def read_server(folder: Path) -> list[ServerSample]:
+    """Raises LoadRunError."""
+    return Tail(folder / SERVER_FILE, ServerSample).new()
