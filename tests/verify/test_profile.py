@@ -10,7 +10,7 @@ from kvops.verify.profile import builtin_profiles, left_out, load_profile, plan
 
 
 def test_every_builtin_profile_loads_and_names_only_known_checks() -> None:
-    assert builtin_profiles() == ["smoke"]
+    assert builtin_profiles() == ["golive", "quick", "release", "smoke"]
     for name in builtin_profiles():
         assert load_profile(name).name == name
         assert plan(load_profile(name), CHECKS)
@@ -31,7 +31,7 @@ def test_only_and_skip_keep_the_order_of_the_profile() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("smok", "did you mean smoke?"), ("zzz", "there are: smoke"), ("../smoke", "smoke")],
+    [("smok", "did you mean smoke?"), ("zzz", "there are: golive, quick, release, smoke"), ("../smoke", "smoke")],
 )
 def test_an_unknown_profile_is_named_with_its_nearest(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
