@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvops.testing import serve
 from tests.harness import KVOPS
-from tests.verify.faulty import serve
 
 
 def gone(*args: str, home: Path, stream: str = "stdout") -> subprocess.CompletedProcess[str]:

@@ -9,11 +9,11 @@ import pytest
 from kvops.errors import NodeUnauthorized
 from kvops.telemetry.clients.kvops import KvopsClient
 from kvops.telemetry.targets import Target
+from kvops.testing import KEY, TOKEN, FaultyNode, serve
 from kvops.verify import runner
 from kvops.verify.checks import CHECKS
 from kvops.verify.profile import Profile, load_profile, plan
 from kvops.verify.result import CheckResult, Report
-from tests.verify.faulty import KEY, TOKEN, FaultyNode, serve
 
 HASTY = {
     "reach.health": {"answer_within": 1},

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kvops.testing import TOKEN, serve
 from tests.harness import KVOPS, run_kvops
-from tests.verify.faulty import TOKEN, serve
 
 SLOW = """
 schema_version: 1

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kvops.telemetry.targets import Target
+from kvops.testing import serve
 from kvops.verify import result, runner
 from kvops.verify.check import Check, Outcome, Parameters
 from kvops.verify.context import Context
 from kvops.verify.profile import Entry, PlannedCheck
 from kvops.verify.result import Report
-from tests.verify.faulty import serve
 
 Body = Callable[[Context, Parameters], Awaitable[Outcome]]
 
