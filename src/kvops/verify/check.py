@@ -126,39 +126,30 @@ class Check:
     so another machine has to be named with --allow-remote."""
 
 
-def require(
-    holds: bool, *, observed: Value, expected: Value, remedy: str, n: int = 1, **evidence: Any
-) -> None:
-    """Raises a failing Finding unless `holds`."""
+def require(holds: bool, *, observed: Value, expected: Value, remedy: str, **evidence: Any) -> None:
+    """Raises a failing Finding unless `holds`. `n` among the evidence, here as below, is that of the outcome."""
     if not holds:
-        fail(observed=observed, expected=expected, remedy=remedy, n=n, **evidence)
+        fail(observed=observed, expected=expected, remedy=remedy, **evidence)
 
 
-def fail(*, observed: Value, expected: Value, remedy: str, n: int = 1, **evidence: Any) -> NoReturn:
-    _end("fail", observed, expected, remedy, n, evidence)
+def fail(*, observed: Value, expected: Value, remedy: str, **evidence: Any) -> NoReturn:
+    _end("fail", observed, expected, remedy, evidence)
 
 
-def warn(*, observed: Value, expected: Value, remedy: str, n: int = 1, **evidence: Any) -> NoReturn:
-    _end("warn", observed, expected, remedy, n, evidence)
+def warn(*, observed: Value, expected: Value, remedy: str, **evidence: Any) -> NoReturn:
+    _end("warn", observed, expected, remedy, evidence)
 
 
 def skip(reason: str, *, remedy: str = "") -> NoReturn:
-    _end("skip", reason, None, remedy, 1, {})
+    _end("skip", reason, None, remedy, {})
 
 
-def inconclusive(
-    reason: str, *, expected: Value, remedy: str, n: int = 1, **evidence: Any
-) -> NoReturn:
-    _end("inconclusive", reason, expected, remedy, n, evidence)
+def inconclusive(reason: str, *, expected: Value, remedy: str, **evidence: Any) -> NoReturn:
+    _end("inconclusive", reason, expected, remedy, evidence)
 
 
 def _end(
-    verdict: Verdict,
-    observed: Value,
-    expected: Value,
-    remedy: str,
-    n: int,
-    evidence: dict[str, Any],
+    verdict: Verdict, observed: Value, expected: Value, remedy: str, evidence: dict[str, Any]
 ) -> NoReturn:
     raise Finding(
         Outcome(
@@ -166,7 +157,7 @@ def _end(
             observed=observed,
             expected=expected,
             remedy=remedy,
-            n=n,
+            n=int(evidence.pop("n", 1)),
             evidence=evidence,
         )
     )
