@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvops.telemetry.clients.base import NodeClient
@@ -22,6 +23,10 @@ class Context:
     node: NodeClient | None
     """None where no control plane is known."""
     facts: Facts
+    folder: Path | None = None
+    """Where this run is kept: a load run of a check makes its folder in it; None where nothing is kept."""
+    allow_remote: tuple[str, ...] = ()
+    """Hosts beside this one that may be loaded."""
 
     @property
     def model(self) -> str:

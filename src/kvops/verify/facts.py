@@ -24,6 +24,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None = None
     max_model_len: int | None = None
     kv_dtype: str | None = None
+    config_hash: str | None = None
+    gpus: tuple[str, ...] = ()
 
 
 async def discover(api: Api, node: NodeClient | None) -> Facts:
@@ -123,7 +125,13 @@ def _engine(
 
 
 def _from_snapshot(facts: Facts, snapshot: NodeSnapshot) -> Facts:
-    facts = msgspec.structs.replace(facts, engine_version=snapshot.engine_version)
+    config, gpus = snapshot.config_hash, snapshot.gpus
+    facts = msgspec.structs.replace(
+        facts,
+        engine_version=snapshot.engine_version,
+        config_hash=config.value if isinstance(config, Known) else None,
+        gpus=tuple(gpu.name for gpu in gpus.value) if isinstance(gpus, Known) else (),
+    )
     if not isinstance(snapshot.model, Known):
         return facts
     model = snapshot.model.value
