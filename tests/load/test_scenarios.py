@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kvops.errors import ConfigError, UsageError
 from kvops.load import scenarios
+from kvops.load.pacing import Pacing
+from kvops.load.slo import Slo
 
 
 def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None:
@@ -75,12 +78,102 @@ def test_an_unknown_scenario_names_the_nearest() -> None:
         scenarios.find("needle_recal")
 
 
+OPTION = "purpose: x\noptions: {one: {help: h, "
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "purpose: 1", "purpose: x\nstray: 1", "purpose: {a: [", "purpose: x\nusers: 0"],
+    ("text", "words"),
+    [
+        ("", "mapping"),
+        ("[]", "mapping"),
+        ("purpose: 1", "string"),
+        ("purpose: x\nstray: 1", "stray"),
+        ("purpose: {a: [", "flow"),
+        ("purpose: x\nusers: 0", "greater than or equal to 1"),
+        ("purpose: x\nreport: none", "report"),
+        ("purpose: x\npacing: {kind: sometimes}", "kind"),
+        ("purpose: x\npacing: {speed: 5}", "no setting speed of pacing"),
+        ("purpose: x\npacing: {rate: many}", "rate"),
+        ("purpose: x\npacing: 5", "pacing"),
+        ("purpose: x\nslo: {ttft: 0}", "slo.ttft"),
+        ("purpose: x\nslo: {latency: 1}", "slo.latency"),
+        ("purpose: x\nslo: {percentile: 95}", "slo.percentile"),
+        ("purpose: x\nslo: {}\noptions: {slo_ttft: {type: int, help: h}}", "both an option"),
+        (OPTION + "type: number}}", "options.one.type"),
+        (OPTION + "type: lengths, default: uniform}}", "'uniform'"),
+        (OPTION + "type: int, default: 5, maximum: 4}}", "5 is out of bounds"),
+        (OPTION + "type: choice, default: a}}", "has choices"),
+        (OPTION + "type: choice, choices: [a], default: b}}", "none of a"),
+    ],
 )
-def test_a_broken_description_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_broken_description_is_refused(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+    with pytest.raises(ConfigError, match=r"mine\.yaml") as caught:
         scenarios.read(file)
+    assert words in str(caught.value)
+
+
+FULL = """
+purpose: x?
+pacing: {kind: poisson, rate: 2}
+slo: {ttft: 2, itl: 0.25, percentile: 0.9}
+options:
+  prompt_tokens: {type: lengths, default: "lognormal:50,1,8-200", maximum: 4000, in_context: true, help: h}
+  max_tokens: {type: lengths, default: 16, help: h}
+  by: {type: choice, choices: [users, rate], default: users, help: h}
+  keys: {type: file, help: h}
+"""
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> scenarios.Scenario:
+    file = tmp_path / "mine.yaml"
+    file.write_text(FULL)
+    return scenarios.read(file)
+
+
+def test_pacing_and_objectives_are_read(full: scenarios.Scenario) -> None:
+    assert full.pacing == Pacing(kind="poisson", rate=2.0)
+    assert Slo.of(full.defaults()) == Slo(ttft=2, itl=0.25, percentile=0.9)
+    values = full.parse(["--slo-ttft", "300ms", "--slo-e2e=9s"])
+    assert Slo.of(values).bounds() == {"ttft": 0.3, "itl": 0.25, "e2e": 9.0}
+    assert json.loads(json.dumps(full.model_dump(mode="json")))["pacing"]["kind"] == "poisson"
+
+
+def test_lengths_choices_and_files_are_values_that_json_holds(
+    full: scenarios.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text("a b")
+    monkeypatch.chdir(tmp_path)
+    values = full.parse(["--prompt-tokens", "normal:90,9", "--by=rate", "--keys", "keys"])
+    assert json.loads(json.dumps(values)) == values
+    assert (values["prompt_tokens"], values["by"]) == ("normal:90,9", "rate")
+    assert values["keys"] == str(tmp_path / "keys")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompt-tokens", "lognormal:50,1,8-5000"], "5000 is out of bounds"),
+        (["--prompt-tokens", "uniform:1"], "a distribution, 200, normal:200,50"),
+        (["--by", "time"], "'time' is none of users, rate"),
+        (["--keys", "/no/such"], "--keys /no/such: No such file"),
+        (["--slo-ttft", "0s"], "out of bounds"),
+        (["--slo-percentile", "95"], "from 0.5 to 0.999"),
+        (["--slo-tfft", "1s"], "did you mean --slo-ttft"),
+    ],
+)
+def test_a_wrong_value_of_those_is_named(
+    full: scenarios.Scenario, arguments: list[str], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        full.parse(arguments)
+    assert words in str(caught.value) + str(caught.value.hint)
+
+
+def test_the_longest_of_a_distribution_must_fit(full: scenarios.Scenario) -> None:
+    options = full.parse(["--max-tokens", "normal:20,1,10-30"])
+    full.check_context(options, 230)
+    with pytest.raises(UsageError, match=r"--prompt-tokens 200 and --max-tokens 30"):
+        full.check_context(options, 229)

@@ -6,90 +6,40 @@ Reading them imports no locust: names, options and defaults come from the YAML a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 import kvops
 from kvops.errors import ConfigError, UsageError
-from kvops.units import format_whole, parse_duration
+from kvops.load.options import Option, shown
+from kvops.load.pacing import Pacing
+from kvops.load.slo import Slo
+from kvops.load.workload import Lengths
+from kvops.units import format_whole
 
-Kind = Literal["int", "float", "text", "ints", "floats", "duration"]
-ReportName = Literal["recall", "injection", "ramp", "plain"]
-
-
-class Option(BaseModel):
-    """One option of a scenario. `minimum` and `maximum` bound each number of a list."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    type: Kind
-    default: Any = None
-    """None: the option is off."""
-    help: str
-    minimum: float | None = None
-    maximum: float | None = None
-    in_context: bool = False
-    """The prompt's length: with `max_tokens` it must fit into the node's context length."""
-    note_when_off: str = ""
-    """What a user should know before a run without this option."""
-
-    def parse(self, name: str, text: str) -> Any:
-        """Raises UsageError that names the option, the value and its bound."""
-        try:
-            match self.type:
-                case "text":
-                    return text
-                case "duration":
-                    return self._bounded(parse_duration(text))
-                case "int" | "ints":
-                    values: list[Any] = [self._number(part, int) for part in text.split(",")]
-                case "float" | "floats":
-                    values = [self._number(part, float) for part in text.split(",")]
-        except ValueError as error:
-            raise UsageError(
-                f"--{name} {text}: {error}", hint=f"--{name} takes {self.form()}: {self.help}"
-            ) from error
-        if self.type in ("int", "float") and len(values) != 1:
-            raise UsageError(
-                f"--{name} {text}: takes one number",
-                hint=f"--{name} takes {self.form()}: {self.help}",
-            )
-        return values if self.type.endswith("s") else values[0]
-
-    def form(self) -> str:
-        """What may be given, in words."""
-        forms = {"int": "a whole number", "float": "a number", "text": "text", "ints": "whole numbers, 1,2,3",
-                 "floats": "numbers, 1,2.5,3", "duration": "a time such as 20s or 5m"}  # fmt: skip
-        low = "" if self.minimum is None else f" from {_shown(self.minimum)}"
-        high = "" if self.maximum is None else f" to {_shown(self.maximum)}"
-        return forms[self.type] + low + high
-
-    def _number(self, text: str, kind: Callable[[str], float]) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{text.strip()[:40]!r} is not {what}") from None
-        return self._bounded(value)
-
-    def _bounded(self, value: float) -> float:
-        low, high = self.minimum, self.maximum
-        if not (low is None or value >= low) or not (high is None or value <= high):
-            raise ValueError(f"{_shown(value)} is out of bounds")
-        return value
-
-
-def _shown(value: float) -> str:
-    """As it is typed: every digit, no separators."""
-    return str(int(value)) if abs(value) < 1e15 and value == value // 1 else f"{value:g}"
+ReportName = Literal[
+    "recall", "injection", "ramp", "plain", "knee", "slo", "batch", "lengths", "fairness", "prefix",
+    "turns", "soak", "recovery", "disconnect",
+]  # fmt: skip
 
 
 class Scenario(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """Its options are those of the YAML and one for each objective of its `slo` section."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
     purpose: str
@@ -98,9 +48,39 @@ class Scenario(BaseModel):
     max_users: Annotated[int, Field(ge=1, le=10_000)] = 10_000
     duration: float | None = None
     """Bound of the whole run by default, seconds."""
+    pacing: Pacing | None = None
+    """How requests arrive by default, where the run may say it; None: the scenario itself decides when to send."""
+    slo: Slo | None = None
+    """Objectives by default; each is an option, `--slo-ttft 2s`."""
     options: dict[str, Option] = {}
     path: Path
     """The locust file."""
+
+    @field_validator("pacing", mode="before")
+    @classmethod
+    def _pacing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        unknown = given.keys() - Pacing.__struct_fields__
+        if unknown:
+            raise ValueError(f"no setting {', '.join(sorted(map(str, unknown)))} of pacing")
+        try:
+            return msgspec.convert(given, Pacing)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+
+    @field_serializer("pacing")
+    def _plain_pacing(self, pacing: Pacing | None) -> Any:
+        return msgspec.to_builtins(pacing)
+
+    @model_validator(mode="after")
+    def _with_slo(self) -> Scenario:
+        if self.slo is not None:
+            own = self.slo.options()
+            if twice := own.keys() & self.options.keys():
+                raise ValueError(f"{', '.join(sorted(twice))} is both an option and an objective")
+            self.options.update(own)
+        return self
 
     def defaults(self) -> dict[str, Any]:
         return {name: option.default for name, option in self.options.items()}
@@ -122,17 +102,16 @@ class Scenario(BaseModel):
 
     def check_context(self, options: dict[str, Any], limit: int | None) -> None:
         """Raises UsageError for an option that asks for prompts longer than a node takes, `limit` tokens."""
-        answer = options.get("max_tokens") or 0
+        answer = longest(options.get("max_tokens") or 0)
         for name, option in self.options.items():
             if limit is None or not option.in_context or options[name] is None:
                 continue
-            given = options[name] if isinstance(options[name], list) else [options[name]]
-            if max(given) + answer > limit:
+            if (most := longest(options[name])) + answer > limit:
                 flag = name.replace("_", "-")
                 raise UsageError(
-                    f"--{flag} {_shown(max(given))} and --max-tokens {answer} are over the "
+                    f"--{flag} {shown(most)} and --max-tokens {answer} are over the "
                     f"{format_whole(limit)} tokens of the node's context length",
-                    hint=f"--{flag} may be up to {_shown(limit - answer)} there",
+                    hint=f"--{flag} may be up to {shown(limit - answer)} there",
                 )
 
     def notes(self, options: dict[str, Any]) -> list[str]:
@@ -165,6 +144,13 @@ class Scenario(BaseModel):
             if near
             else f"its options: {known or 'none'}"
         )
+
+
+def longest(value: Any) -> int:
+    """Of an option that holds a length, several, or a distribution of them."""
+    if isinstance(value, list):
+        return max(map(longest, value))
+    return Lengths.parse(value).high if isinstance(value, str) else int(value)
 
 
 def folder() -> Path:

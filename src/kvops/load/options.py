@@ -1,0 +1,133 @@
+"""One option of a scenario: what may be given for it, and the value that stands for what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from kvops.errors import UsageError
+from kvops.load.workload import FORMS, Lengths
+from kvops.units import parse_duration
+
+Kind = Literal["int", "float", "text", "ints", "floats", "duration", "lengths", "choice", "file"]
+
+
+class Option(BaseModel):
+    """One option of a scenario. `minimum` and `maximum` bound each number of a list, and both ends of lengths."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Kind
+    default: Any = None
+    """None: the option is off."""
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    """Of a `choice`."""
+    in_context: bool = False
+    """The prompt's length: with `max_tokens` it must fit into the node's context length."""
+    note_when_off: str = ""
+    """What a user should know before a run without this option."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Option:
+        if (self.type == "choice") != bool(self.choices):
+            raise ValueError("a choice, and nothing else, has choices")
+        if self.default is not None:
+            self._value(typed(self.default))
+        return self
+
+    def parse(self, name: str, text: str) -> Any:
+        """A value that JSON can hold. Raises UsageError that names the option, the value and its bound."""
+        try:
+            return self._value(text)
+        except ValueError as error:
+            raise UsageError(
+                f"--{name} {text}: {error}", hint=f"--{name} takes {self.form()}: {self.help}"
+            ) from error
+
+    def form(self) -> str:
+        """What may be given, in words."""
+        forms = {"int": "a whole number", "float": "a number", "text": "text", "ints": "whole numbers, 1,2,3",
+                 "floats": "numbers, 1,2.5,3", "duration": "a time such as 20s or 5m",
+                 "lengths": f"a length or a distribution, {FORMS},",
+                 "choice": " or ".join(self.choices), "file": "the path of a file"}  # fmt: skip
+        low = "" if self.minimum is None else f" from {shown(self.minimum)}"
+        high = "" if self.maximum is None else f" to {shown(self.maximum)}"
+        return (forms[self.type] + low + high).rstrip(",")
+
+    def _value(self, text: str) -> Any:
+        """Raises ValueError."""
+        match self.type:
+            case "text":
+                return text
+            case "duration":
+                return self._bounded(parse_duration(text))
+            case "lengths":
+                return self._lengths(text)
+            case "choice":
+                return self._choice(text)
+            case "file":
+                return _readable(text)
+            case "int" | "float":
+                (value,) = self._numbers(text, most=1)
+                return value
+            case "ints" | "floats":
+                return self._numbers(text)
+
+    def _numbers(self, text: str, most: int = 10_000) -> list[float]:
+        parts = text.split(",")
+        if len(parts) > most:
+            raise ValueError("takes one number" if most == 1 else f"takes at most {most} numbers")
+        kind = int if self.type in ("int", "ints") else float
+        return [self._number(part, kind) for part in parts]
+
+    def _number(self, text: str, kind: Callable[[str], float]) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise ValueError(f"{text.strip()[:40]!r} is not {what}") from None
+        return self._bounded(value)
+
+    def _bounded(self, value: float) -> float:
+        low, high = self.minimum, self.maximum
+        if not (low is None or value >= low) or not (high is None or value <= high):
+            raise ValueError(f"{shown(value)} is out of bounds")
+        return value
+
+    def _lengths(self, text: str) -> str:
+        lengths = Lengths.parse(text)
+        self._bounded(lengths.low)
+        self._bounded(lengths.high)
+        return lengths.text
+
+    def _choice(self, text: str) -> str:
+        if text not in self.choices:
+            raise ValueError(f"{text[:40]!r} is none of {', '.join(self.choices)}")
+        return text
+
+
+def _readable(text: str) -> str:
+    """The whole path: locust runs in another folder."""
+    path = Path(text).expanduser().absolute()
+    try:
+        with path.open("rb"):
+            return str(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(reason) from error
+
+
+def typed(value: Any) -> str:
+    """A value as a user would type it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def shown(value: float) -> str:
+    """As it is typed: every digit, no separators."""
+    return str(int(value)) if abs(value) < 1e15 and value == value // 1 else f"{value:g}"
