@@ -17,6 +17,7 @@ from kvops.units import format_duration
 
 MAX_BODY = 32 * 2**20
 MAX_LINE = 4 * 2**20
+MAX_CONNECTIONS = 1024
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 60.0
 """Seconds for a whole answer where a caller sets no other bound."""
@@ -55,15 +56,36 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return text if isinstance(text, str) else ""
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A 429 or 503 that the node gave to any request of this client."""
+
+    path: str
+    status: int
+    code: str | None
+    retry_after: str | None
+
+
+class StreamRefused(NodeProtocolError):
+    """A streamed request was answered by something else than an event stream."""
+
+    def __init__(self, reply: Reply) -> None:
+        kind = reply.headers.get("content-type", "")
+        super().__init__(f"a streamed request was answered {reply.status} {kind}")
+        self.reply = reply
+
+
 class Api:
     """One connection pool to one data plane. httpx errors pass through: they are findings of the checks."""
 
     def __init__(self, target: Target) -> None:
         self._headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+        self.refusals: list[Refusal] = []
+        """Every 429 and 503 so far."""
         self._http = httpx.AsyncClient(
             base_url=target.url,
             verify=trust(target.url),
             timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=16),
             trust_env=False,
         )
 
@@ -75,14 +97,14 @@ class Api:
         await self._http.aclose()
 
     async def get(self, path: str, **options: Any) -> Reply:
-        return await self._request("GET", path, **options)
+        return await self.request("GET", path, **options)
 
     async def post(self, path: str, body: Any, **options: Any) -> Reply:
         """`body` is sent as JSON, or as it is when it is bytes."""
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self._request("POST", path, content=content, **options)
+        return await self.request("POST", path, content=content, **options)
 
-    async def _request(
+    async def request(
         self,
         method: str,
         path: str,
@@ -91,14 +113,19 @@ class Api:
         headers: dict[str, str] | None = None,
         keyed: bool = True,
         within: float = ANSWER_TIMEOUT,
+        target: str | None = None,
     ) -> Reply:
-        """The whole answer within so many seconds, however slowly it drips in, or httpx.ReadTimeout."""
+        """The whole answer within so many seconds, however slowly it drips in, or httpx.ReadTimeout.
+
+        `target` goes on the request line in place of `path`, as it is written: `//`, `..` and escapes are kept.
+        """
         request = self._http.build_request(
             method,
             path,
             content=content,
             headers=self._with_key(headers, keyed, content),
             timeout=httpx.Timeout(within, connect=CONNECT_TIMEOUT),
+            extensions={} if target is None else {"target": self._raw(target)},
         )
         started = time.monotonic()
         try:
@@ -108,13 +135,24 @@ class Api:
             raise httpx.ReadTimeout(
                 f"no answer within {format_duration(within)}", request=request
             ) from None
-        return Reply(
-            status=response.status_code,
-            headers={name.lower(): value for name, value in response.headers.items()},
-            body=_json_object(text),
-            text=text,
-            seconds=time.monotonic() - started,
-        )
+        return self._noted(path, _reply(response, text, time.monotonic() - started))
+
+    def _raw(self, target: str) -> bytes:
+        """Below the path of the base URL, where it has one."""
+        return self._http.base_url.raw_path.rstrip(b"/") + target.encode()
+
+    def _noted(self, path: str, reply: Reply) -> Reply:
+        if reply.status in (429, 503):
+            code = reply.error.get("code")
+            self.refusals.append(
+                Refusal(
+                    path=path,
+                    status=reply.status,
+                    code=None if code is None else str(code),
+                    retry_after=reply.headers.get("retry-after"),
+                )
+            )
+        return reply
 
     async def _exchange(self, request: httpx.Request) -> tuple[httpx.Response, str]:
         response = await self._http.send(request, stream=True)
@@ -127,16 +165,17 @@ class Api:
     async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
         """The `data:` payloads of an SSE answer; leaving the block drops the connection.
 
-        Raises NodeProtocolError when the answer is no event stream.
+        Raises StreamRefused when the answer is no event stream.
         """
         content = msgspec.json.encode({**body, "stream": True})
         headers = self._with_key(None, True, content)
+        started = time.monotonic()
         async with self._http.stream("POST", path, content=content, headers=headers) as response:
             kind = response.headers.get("content-type", "")
             if response.status_code != 200 or not kind.startswith("text/event-stream"):
-                raise NodeProtocolError(
-                    f"a streamed request was answered {response.status_code} {kind}"
-                )
+                text = (await _read(response)).decode("utf-8", "replace")
+                reply = _reply(response, text, time.monotonic() - started)
+                raise StreamRefused(self._noted(path, reply))
             yield _payloads(response)
 
     def _with_key(
@@ -144,6 +183,16 @@ class Api:
     ) -> dict[str, str]:
         kind = {"Content-Type": "application/json"} if content is not None else {}
         return kind | (self._headers if keyed else {}) | (headers or {})
+
+
+def _reply(response: httpx.Response, text: str, seconds: float) -> Reply:
+    return Reply(
+        status=response.status_code,
+        headers={name.lower(): value for name, value in response.headers.items()},
+        body=json_object(text),
+        text=text,
+        seconds=seconds,
+    )
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -169,7 +218,7 @@ async def _payloads(response: httpx.Response) -> AsyncIterator[str]:
                 yield line[5:].strip().decode("utf-8", "replace")
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -183,66 +232,7 @@ def first_choice(body: dict[str, Any]) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-class StreamedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    deltas: int
-    """Chunks with non-empty text: the role chunk of a chat stream is none."""
-    first_delta_seconds: float | None
-    finish_reasons: tuple[str, ...]
-    usage: dict[str, Any]
-    done: bool
-    """The stream ended with `[DONE]`."""
-    malformed: int
-    error: str | None
-    """Code of a terminal error event."""
-
-
-async def read_stream(api: Api, path: str, body: dict[str, Any]) -> StreamedAnswer:
-    """Read one streamed completion or chat completion to its end."""
-    started = time.monotonic()
-    texts: list[str] = []
-    finish: list[str] = []
-    usage: dict[str, Any] = {}
-    first: float | None = None
-    done, malformed, error = False, 0, None
-    async with api.events(path, body) as events:
-        async for payload in events:
-            if payload == "[DONE]":
-                done = True
-                continue
-            event = _json_object(payload)
-            malformed += not event
-            if isinstance(event.get("error"), dict):
-                error = str(event["error"].get("code"))
-            if isinstance(event.get("usage"), dict):
-                usage = event["usage"]
-            choice = first_choice(event)
-            if text := delta_text(choice):
-                first = time.monotonic() - started if first is None else first
-                texts.append(text)
-            if isinstance(choice.get("finish_reason"), str):
-                finish.append(choice["finish_reason"])
-    return StreamedAnswer(
-        text="".join(texts),
-        deltas=len(texts),
-        first_delta_seconds=first,
-        finish_reasons=tuple(finish),
-        usage=usage,
-        done=done,
-        malformed=malformed,
-        error=error,
-    )
-
-
 def delta_text(choice: dict[str, Any]) -> str:
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return text if isinstance(text, str) else ""
-
-
-async def first_delta(events: AsyncIterator[str]) -> bool:
-    """Read up to the first text of a stream; False when it ended without any."""
-    async for payload in events:
-        if payload != "[DONE]" and delta_text(first_choice(_json_object(payload))):
-            return True
-    return False

@@ -9,10 +9,11 @@ import httpx
 from pydantic import Field
 
 from kvops.units import format_duration
-from kvops.verify.api import CHECK_BOUND, first_delta
+from kvops.verify.api import CHECK_BOUND
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require
 from kvops.verify.context import Context
 from kvops.verify.occupancy import Occupancy, occupancy, wait_until
+from kvops.verify.streamed import first_delta
 
 
 class FreesParameters(Parameters):

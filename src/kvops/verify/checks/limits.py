@@ -6,11 +6,12 @@ from pydantic import Field
 
 from kvops.telemetry.snapshot import Known
 from kvops.units import format_whole
-from kvops.verify.api import CHECK_BOUND, Reply, first_delta
+from kvops.verify.api import CHECK_BOUND, Reply
 from kvops.verify.check import Check, Outcome, Parameters, require, skip
 from kvops.verify.context import Context
 from kvops.verify.judge import SEE_LOG, answered, known_limit, status_and_code, usage_faults
 from kvops.verify.prompts import Prompt
+from kvops.verify.streamed import first_delta
 
 TRUNCATED_HEADER = "x-kvops-truncated"
 

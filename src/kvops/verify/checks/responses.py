@@ -1,14 +1,13 @@
-"""Are plain, streamed and multi-turn answers right in form, and do their token counts add up?"""
+"""Are plain and multi-turn answers right in form, and do their token counts add up?"""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from kvops.units import format_duration
-from kvops.verify.api import Reply, StreamedAnswer, read_stream
+from kvops.verify.api import Reply
 from kvops.verify.check import Check, Outcome, Parameters, require, skip, warn
 from kvops.verify.context import Context
-from kvops.verify.judge import FINISH_REASONS, SEE_LOG, answer_faults, answered, usage_faults
+from kvops.verify.judge import SEE_LOG, answer_faults, answered, usage_faults
 
 PROMPT = "The three primary colours are"
 QUESTION = [{"role": "user", "content": "Name a colour."}]
@@ -58,71 +57,6 @@ def _counts(reply: Reply) -> dict[str, int]:
 
 def _in_words(usage: dict[str, int]) -> str:
     return "{prompt_tokens} + {completion_tokens} = {total_tokens}".format(**usage)
-
-
-class StreamParameters(Parameters):
-    max_tokens: int = Field(default=24, ge=2, le=512)
-
-
-async def stream(context: Context, parameters: StreamParameters) -> Outcome:
-    body = context.chat(QUESTION, parameters.max_tokens)
-    path = "/v1/chat/completions"
-    plain = answered(await context.api.post(path, body), path)
-    usage = {"stream_options": {"include_usage": True}}
-    streamed = await read_stream(context.api, path, body | usage)
-    faults = _stream_faults(streamed, parameters.max_tokens)
-    require(
-        not faults,
-        observed="; ".join(faults),
-        expected="text deltas, one finish_reason, a usage chunk, then [DONE]",
-        remedy="clients that wait for the missing part hang or lose tokens",
-        faults=faults,
-    )
-    assert streamed.first_delta_seconds is not None
-    first = format_duration(streamed.first_delta_seconds)
-    same = streamed.text == plain.answer and streamed.usage == plain.usage | _cached(streamed)
-    _require_same(context, same, streamed, plain)
-    return Outcome(
-        verdict="pass",
-        observed=f"{streamed.deltas} deltas, first after {first}; same text",
-        expected="deltas, usage, [DONE]; the unstreamed text",
-        n=2,
-        evidence={"deltas": streamed.deltas, "first_delta_seconds": streamed.first_delta_seconds},
-    )
-
-
-def _stream_faults(streamed: StreamedAnswer, max_tokens: int) -> list[str]:
-    faults = []
-    if streamed.error is not None:
-        faults.append(f"ended with error {streamed.error}")
-    if streamed.malformed:
-        faults.append(f"{streamed.malformed} events are no JSON object")
-    if streamed.first_delta_seconds is None:
-        faults.append("no text delta")
-    if len(streamed.finish_reasons) != 1 or streamed.finish_reasons[0] not in FINISH_REASONS:
-        faults.append(f"finish_reason {list(streamed.finish_reasons)}")
-    if not streamed.usage:
-        faults.append("no usage chunk, though stream_options.include_usage asked for it")
-    else:
-        faults += usage_faults(streamed.usage, max_tokens)
-    if not streamed.done:
-        faults.append("no [DONE] at the end")
-    return faults
-
-
-def _cached(streamed: StreamedAnswer) -> dict[str, object]:
-    """The second request may find more of its prompt in the prefix cache: that part may differ."""
-    key = "prompt_tokens_details"
-    return {key: streamed.usage[key]} if key in streamed.usage else {}
-
-
-def _require_same(context: Context, same: bool, streamed: StreamedAnswer, plain: Reply) -> None:
-    lengths = {"streamed_characters": len(streamed.text), "plain_characters": len(plain.answer)}
-    observed = "the streamed text or usage differs from the unstreamed greedy answer"
-    if not same and not context.is_kvops:
-        remedy = "this engine may batch the two differently; on a kvops node it would be a fault"
-        warn(observed=observed, expected="the same", remedy=remedy, **lengths)
-    require(same, observed=observed, expected="the same text", remedy=SEE_LOG, **lengths)
 
 
 class MultiTurnParameters(Parameters):
@@ -183,13 +117,6 @@ SHORT = Check(
     purpose="A completion and a chat completion are well formed and their usage adds up.",
     parameters=ShortParameters,
     run=short,
-)
-STREAM = Check(
-    id="resp.stream",
-    title="Streamed answer",
-    purpose="A stream brings text, usage and [DONE], and the same greedy text as without streaming.",
-    parameters=StreamParameters,
-    run=stream,
 )
 MULTI_TURN = Check(
     id="resp.multi_turn",
