@@ -9,8 +9,10 @@ from kvops.verify.checks.errors import ERRORS
 from kvops.verify.checks.limits import NEAR_LIMIT, OVER_LENGTH
 from kvops.verify.checks.memory import ADDS_UP
 from kvops.verify.checks.metrics import CONTRACT
+from kvops.verify.checks.performance import RATE_BY_LENGTH, TTFT_BY_LENGTH
 from kvops.verify.checks.reach import HEALTH
-from kvops.verify.checks.responses import MULTI_TURN, SHORT, STREAM
+from kvops.verify.checks.responses import MULTI_TURN, SHORT
+from kvops.verify.checks.streams import STREAM
 
 CHECKS: tuple[Check, ...] = (
     HEALTH,
@@ -24,4 +26,6 @@ CHECKS: tuple[Check, ...] = (
     ADDS_UP,
     FREES,
     DEFAULT_DENY,
+    TTFT_BY_LENGTH,
+    RATE_BY_LENGTH,
 )
