@@ -1,0 +1,72 @@
+"""Exact statistics of a run's records. A percentile from too few samples is not given; a failure is never fast."""
+
+from kvops.load.statistics.arrivals import Arrivals, pooled_gaps, tokens_between
+from kvops.load.statistics.client_health import (
+    CPU_BOUND,
+    LAG_BOUND,
+    SATURATED_SHARE,
+    ClientHealth,
+    client_health,
+    saturation,
+)
+from kvops.load.statistics.confidence import (
+    Claim,
+    claim,
+    minimum_samples,
+    wilson,
+    wilson_lower,
+)
+from kvops.load.statistics.goodput import Goodput, Objective, Slo, goodput, objectives
+from kvops.load.statistics.ledger import Ledger, TokenCheck, ledger, token_check
+from kvops.load.statistics.percentiles import LEAST_SAMPLES, Quantile, Series, quantile, series
+from kvops.load.statistics.steadiness import (
+    Steadiness,
+    WarmUp,
+    after_warm_up,
+    steadiness,
+    warm_up,
+)
+from kvops.load.statistics.totals import Summary, summarize, tpot, window_seconds
+from kvops.load.statistics.trend import Trend, trend
+
+__all__ = [
+    "CPU_BOUND",
+    "LAG_BOUND",
+    "LEAST_SAMPLES",
+    "SATURATED_SHARE",
+    "Arrivals",
+    "Claim",
+    "ClientHealth",
+    "Goodput",
+    "Ledger",
+    "Objective",
+    "Quantile",
+    "Series",
+    "Slo",
+    "Steadiness",
+    "Summary",
+    "TokenCheck",
+    "Trend",
+    "WarmUp",
+    "after_warm_up",
+    "claim",
+    "client_health",
+    "goodput",
+    "ledger",
+    "minimum_samples",
+    "objectives",
+    "pooled_gaps",
+    "quantile",
+    "saturation",
+    "series",
+    "steadiness",
+    "summarize",
+    "token_check",
+    "tokens_between",
+    "tpot",
+    "trend",
+    "warm_up",
+    "wilson",
+    "wilson_lower",
+    "window_seconds",
+]

@@ -1,0 +1,83 @@
+"""Whether the load generator itself was the bottleneck: then its times say nothing about the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from kvops.load.records import ClientSample, ErrorClass, RequestRecord
+from kvops.load.statistics.percentiles import Series, series
+from kvops.units import format_duration, format_ratio
+
+LAG_BOUND = 0.1
+CPU_BOUND = 0.9
+SATURATED_SHARE = 0.2
+SCHEDULE_LAG_BOUND = 0.5
+"""Seconds at p99: AIPerf calls a replay degraded above it."""
+
+
+class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
+    samples: int
+    """About one a second and process."""
+    cpu_max: float | None
+    """Share of one core, 0..1."""
+    lag_max: float | None
+    """Seconds that a timer was late."""
+    lateness: Series
+    """Of scheduled sends, seconds; no samples in a closed loop."""
+    unsent: int
+    """Requests that were due while the client had no room for them."""
+    doubt: str | None
+    """Why the client's times cannot be trusted; None: nothing speaks against them."""
+
+
+def client_health(
+    samples: Sequence[ClientSample], records: Sequence[RequestRecord] = ()
+) -> ClientHealth:
+    late = series(record.lateness for record in records if record.lateness is not None)
+    unsent = sum(record.error_class is ErrorClass.CLIENT_SATURATED for record in records)
+    return ClientHealth(
+        samples=len(samples),
+        cpu_max=max((sample.cpu for sample in samples), default=None),
+        lag_max=max((sample.lag for sample in samples), default=None),
+        lateness=late,
+        unsent=unsent,
+        doubt=saturation(samples) or _late(late) or _unsent(unsent, len(records)),
+    )
+
+
+def saturation(samples: Sequence[ClientSample]) -> str | None:
+    """Why the client's own times cannot be trusted, or None. A share of late or busy seconds decides."""
+    if not samples:
+        return None
+    late = np.mean([sample.lag > LAG_BOUND for sample in samples])
+    busy = np.mean([sample.cpu > CPU_BOUND for sample in samples])
+    if late > SATURATED_SHARE:
+        bound = format_duration(LAG_BOUND)
+        return f"the client's timers were over {bound} late in {format_ratio(float(late))} of all seconds"
+    if busy > SATURATED_SHARE:
+        bound = format_ratio(CPU_BOUND)
+        return f"the client used over {bound} of its core in {format_ratio(float(busy))} of all seconds"
+    return None
+
+
+def _late(lateness: Series) -> str | None:
+    """The largest stands for a p99 that the samples are too few for."""
+    worst = lateness.max if lateness.p99 is None else float(lateness.p99)
+    if worst is None or worst <= SCHEDULE_LAG_BOUND:
+        return None
+    what = "at worst" if lateness.p99 is None else "at p99"
+    return (
+        f"scheduled requests were sent {format_duration(worst)} late {what},"
+        f" more than {format_duration(SCHEDULE_LAG_BOUND)}"
+    )
+
+
+def _unsent(unsent: int, requests: int) -> str | None:
+    return (
+        f"{unsent} of {requests} requests were due but never sent: the client was full"
+        if unsent
+        else None
+    )

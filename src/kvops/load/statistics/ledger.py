@@ -1,0 +1,135 @@
+"""Two independent counts of the same tokens: the client's against the node's counters, and usage against the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from kvops.load.records import ErrorClass, RequestRecord
+from kvops.telemetry.snapshot import Known, NodeSnapshot, NotExposed, Traffic
+from kvops.units import format_whole
+
+UNTOUCHED = frozenset(
+    {
+        ErrorClass.CONNECT_REFUSED, ErrorClass.CONNECT_TIMEOUT, ErrorClass.TLS, ErrorClass.CLIENT_SATURATED,
+        ErrorClass.HTTP_400_CONTEXT_LENGTH, ErrorClass.HTTP_400_OTHER, ErrorClass.HTTP_401_403,
+        ErrorClass.HTTP_404_MODEL, ErrorClass.HTTP_404_OTHER, ErrorClass.HTTP_413, ErrorClass.HTTP_429,
+        ErrorClass.HTTP_4XX_OTHER, ErrorClass.HTTP_503,
+    }
+)  # fmt: skip
+"""Of these no token was read or made: the node turned the request away, or never saw it."""
+END_TOKENS = 1
+"""Usage counts the token that ends an answer; the text does not show it."""
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """One counter of the node over the run, and what the client's records say it should be."""
+
+    name: str
+    client: int
+    node: int
+
+    def __str__(self) -> str:
+        client, node = format_whole(self.client), format_whole(self.node)
+        return f"{self.name}: the client counts {client}, the node {node}"
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: Literal["equal", "differs", "not comparable"]
+    statement: str
+    counters: tuple[Counter, ...] = ()
+
+
+class TokenCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Completion tokens of the usage against those of the text by the model's own tokenizer."""
+
+    compared: int
+    differ: int
+    """By more than the one token that ends an answer."""
+    share: float | None
+    worst: int
+    """Largest difference, tokens."""
+
+
+def ledger(
+    before: NodeSnapshot | None, after: NodeSnapshot | None, records: Sequence[RequestRecord]
+) -> Ledger:
+    """Whether the node's token counters moved by what the client was told, to the token."""
+    pair = _traffic(before, after)
+    if isinstance(pair, str):
+        return Ledger(outcome="not comparable", statement=pair)
+    counters = _counters(*pair, records)
+    reason = _incomparable(*pair, records)
+    wrong = [
+        one for one in counters if (one.node < one.client if reason else one.node != one.client)
+    ]
+    if wrong:
+        told = "; ".join(map(str, wrong))
+        return Ledger(outcome="differs", statement=f"{told}", counters=counters)
+    if reason:
+        return Ledger(outcome="not comparable", statement=reason, counters=counters)
+    both = ", ".join(f"{format_whole(one.client)} {one.name}" for one in counters)
+    return Ledger(outcome="equal", statement=f"client and node agree: {both}", counters=counters)
+
+
+def _counters(
+    before: Traffic, after: Traffic, records: Sequence[RequestRecord]
+) -> tuple[Counter, ...]:
+    prompt = sum(record.prompt_tokens or 0 for record in records)
+    output = sum(record.completion_tokens or 0 for record in records)
+    return (
+        Counter("prompt tokens", prompt, after.prompt_tokens - before.prompt_tokens),
+        Counter("output tokens", output, after.generation_tokens - before.generation_tokens),
+    )
+
+
+def _traffic(
+    before: NodeSnapshot | None, after: NodeSnapshot | None
+) -> tuple[Traffic, Traffic] | str:
+    """The counters at both ends, or why they cannot be set against each other."""
+    if before is None or after is None:
+        return f"the node gave no snapshot {'before' if before is None else 'after'} the run"
+    if isinstance(before.traffic, NotExposed):
+        return before.traffic.reason
+    if isinstance(after.traffic, NotExposed):
+        return after.traffic.reason
+    up = (before.uptime_seconds, after.uptime_seconds)
+    if isinstance(up[0], Known) and isinstance(up[1], Known) and up[1].value < up[0].value:
+        return "the node was started anew during the run: its counters began again"
+    return before.traffic.value, after.traffic.value
+
+
+def _incomparable(before: Traffic, after: Traffic, records: Sequence[RequestRecord]) -> str | None:
+    """Why the node may rightly have counted more than the client."""
+    blind = sum(_is_blind(record) for record in records)
+    if blind:
+        return f"{blind} requests ended without usage: their tokens are known to the node alone"
+    finished = sum(after.requests_by_outcome.values()) - sum(before.requests_by_outcome.values())
+    if finished > len(records):
+        others = finished - len(records)
+        return f"others used the node during the run: it ended {others} requests more than the client sent"
+    return None
+
+
+def _is_blind(record: RequestRecord) -> bool:
+    """The node may have counted tokens for it that it told nobody."""
+    if record.completion_tokens is not None or record.error_class in UNTOUCHED:
+        return False
+    return record.cancelled or record.failed or record.ttft is not None
+
+
+def token_check(records: Sequence[RequestRecord]) -> TokenCheck:
+    offs = [
+        abs(record.counted_tokens - record.completion_tokens)
+        for record in records
+        if record.counted_tokens is not None and record.completion_tokens is not None
+    ]
+    differ = sum(off > END_TOKENS for off in offs)
+    return TokenCheck(
+        compared=len(offs),
+        differ=differ,
+        share=differ / len(offs) if offs else None,
+        worst=max(offs, default=0),
+    )
