@@ -14,6 +14,7 @@ import typer
 
 from kvops.cli.load_progress import Display
 from kvops.cli.load_reports import Json, register, report
+from kvops.cli.load_signals import stopping
 from kvops.errors import UsageError
 
 app = typer.Typer(
@@ -81,6 +82,50 @@ def run(
         int | None,
         typer.Option(metavar="N", help="Of all that is random; default: a new one, recorded."),
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Open loop: send R requests a second, whatever the answers do; Poisson by default.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="closed (users wait), constant, poisson, gamma, ramp, burst or trace.",
+        ),
+    ] = None,
+    rate_end: Annotated[
+        float | None, typer.Option(metavar="R", help="Of a ramp: the rate at the end.")
+    ] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option(metavar="B", help="Of gamma arrivals: 1 is Poisson, lower is burstier."),
+    ] = None,
+    burst_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Of bursts: requests sent at once.")
+    ] = None,
+    burst_every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of bursts: time from one to the next.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Replay a CSV with the columns time,input_tokens,output_tokens."
+        ),
+    ] = None,
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Open loop: a request due while N are in flight counts as not sent. Default: 1000.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, max=64, help="Processes of the load generator."),
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -107,29 +152,39 @@ def run(
     """Run SCENARIO against a node. The scenario's own options follow as --name value."""
     import secrets
 
-    from kvops.load import launcher, scenarios
+    from kvops.load import launcher, pacing_options, scenarios
     from kvops.telemetry import targets
 
     chosen = scenarios.find(scenario)
     options = chosen.parse(context.args)
     bound = chosen.duration if duration is None else _seconds(duration)
-    target = targets.resolve(
-        node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
-    )
-    launcher.check_target(target.url, allow_remote or ())
+    pacing = pacing_options.combined(
+        chosen, bound, kind=arrivals, rate=rate, rate_end=rate_end, burstiness=burstiness,
+        burst_size=burst_size, burst_every=burst_every, trace=trace, max_in_flight=max_in_flight,
+    )  # fmt: skip
+    if pacing.open and users is not None:
+        raise UsageError(
+            f"--users {users}: in an open loop the clock sends, not users",
+            hint="leave --users out, or ask for --arrivals closed",
+        )
     plan = launcher.Plan(
         scenario=chosen,
-        target=target,
+        target=targets.resolve(
+            node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+        ),
         options=options,
         users=users or chosen.users,
         duration=bound,
+        pacing=pacing,
+        processes=processes,
         seed=secrets.randbelow(10**6) if seed is None else seed,
         out=out,
+        allow_remote=tuple(allow_remote or ()),
     )
     for note in chosen.notes(options):
         typer.echo(note, err=True)
-    with Display() as display:
-        made = launcher.run(plan, display.update)
+    with stopping() as stop, Display() as display:
+        made = launcher.run(plan, display.update, stop)
     raise typer.Exit(report(made, as_json))
 
 

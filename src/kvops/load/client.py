@@ -45,6 +45,15 @@ class Timeouts(msgspec.Struct, frozen=True):
     total: float = 900.0
 
 
+class Leave(msgspec.Struct, frozen=True, kw_only=True):
+    """When to drop the connection on purpose, whichever comes first."""
+
+    deltas: int | None = None
+    """After so many content deltas."""
+    after: float | None = None
+    """Seconds after the request was written."""
+
+
 class Answer(msgspec.Struct, frozen=True):
     """A short plain answer."""
 
@@ -96,12 +105,17 @@ class Client:
         return Answer(response.status, data)
 
     def complete(
-        self, path: str, body: dict[str, Any] | bytes | None, into: Exchange | None = None
+        self,
+        path: str,
+        body: dict[str, Any] | bytes | None,
+        into: Exchange | None = None,
+        leave: Leave | None = None,
     ) -> Exchange:
         """POST `body` (bytes go out as they are; None is a GET) and read the stream, or the error, to its end.
 
         Never raises for what the network or the server does: `error_class` says it. `into` is filled as the
-        answer arrives, so that a caller that is stopped half-way still has what came.
+        answer arrives, so that a caller that is stopped half-way still has what came. With `leave` the connection
+        is dropped before the end, and `left` says that it was.
         """
         data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         exchange = into or Exchange()
@@ -112,7 +126,9 @@ class Client:
             connection.connect()
             exchange.connect = time.perf_counter() - start
             exchange.t_send, start = time.time(), time.perf_counter()
-            conversation = _Conversation(connection, self._timeouts, exchange, start)
+            conversation = _Conversation(
+                connection, self._timeouts, exchange, start, leave or Leave()
+            )
             conversation.run(self._prefix + path, data, self._headers())
         except (OSError, http.client.HTTPException, RecursionError, ValueError) as error:
             classify(exchange, error)
@@ -144,13 +160,11 @@ class _Conversation:
         timeouts: Timeouts,
         exchange: Exchange,
         start: float,
+        leave: Leave,
     ) -> None:
-        self._connection, self._timeouts, self._exchange, self._start = (
-            connection,
-            timeouts,
-            exchange,
-            start,
-        )
+        self._connection, self._timeouts, self._exchange, self._start, self._leave = (
+            connection, timeouts, exchange, start, leave,
+        )  # fmt: skip
         self._sock: socket.socket = connection.sock
 
     def run(self, path: str, data: bytes | None, headers: dict[str, str]) -> None:
@@ -162,8 +176,17 @@ class _Conversation:
             self._arm()
             self._read(self._connection.getresponse())
         except TimeoutError:
-            self._exchange.error_class = self._timeout_class()
-            self._exchange.message = f"gave up after {format_duration(self._elapsed())}"
+            self._exchange.left = self._leaves()
+            if not self._exchange.left:
+                self._exchange.error_class = self._timeout_class()
+                self._exchange.message = f"gave up after {format_duration(self._elapsed())}"
+
+    def _leaves(self) -> bool:
+        """Whether it is time to drop the connection."""
+        enough, after = self._leave.deltas, self._leave.after
+        return (enough is not None and len(self._exchange.deltas) >= enough) or (
+            after is not None and self._elapsed() >= after
+        )
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start
@@ -172,6 +195,8 @@ class _Conversation:
         """Bound the next read: by the first token, or by the last delta, or by the total, whichever is nearest."""
         deltas, bounds = self._exchange.deltas, self._timeouts
         until = min(bounds.total, deltas[-1] + bounds.stall if deltas else bounds.first_token)
+        if self._leave.after is not None:
+            until = min(until, self._leave.after)
         left = until - self._elapsed()
         if left <= 0:
             raise TimeoutError
@@ -209,7 +234,8 @@ class _Conversation:
             at = self._elapsed()
             for event in reader.feed(piece):
                 take_event(event, at, exchange)
-            if exchange.done:
+            exchange.left = not exchange.done and self._leaves()
+            if exchange.done or exchange.left:
                 return
         if exchange.error_class is None:
             exchange.error_class = ErrorClass.STREAM_TRUNCATED

@@ -5,6 +5,7 @@ Tokens are what the server's usage says, never the number of chunks.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import ssl
 from typing import Any
@@ -43,6 +44,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     usage: Usage = Usage()
     done: bool = False
     """The terminal `[DONE]` came."""
+    left: bool = False
+    """The client dropped the connection on purpose."""
     error_class: ErrorClass | None = None
     message: str = ""
     error: dict[str, Any] = {}
@@ -107,24 +110,30 @@ def take_error(answer: Any, exchange: Exchange) -> None:
 _STATUS_CLASSES = {
     401: ErrorClass.HTTP_401_403,
     403: ErrorClass.HTTP_401_403,
+    404: ErrorClass.HTTP_404_OTHER,
+    400: ErrorClass.HTTP_400_OTHER,
     408: ErrorClass.HTTP_408,
     413: ErrorClass.HTTP_413,
     429: ErrorClass.HTTP_429,
     503: ErrorClass.HTTP_503,
+    504: ErrorClass.HTTP_504,
+}
+_CODE_CLASSES = {
+    (400, "context_length_exceeded"): ErrorClass.HTTP_400_CONTEXT_LENGTH,
+    (404, "model_not_found"): ErrorClass.HTTP_404_MODEL,
+    (429, "queue_full"): ErrorClass.HTTP_429_QUEUE_FULL,
+    (429, "tenant_limit"): ErrorClass.HTTP_429_TENANT_LIMIT,
+    (429, "kv_quota"): ErrorClass.HTTP_429_KV_QUOTA,
+    (503, "queue_timeout"): ErrorClass.HTTP_503_QUEUE_TIMEOUT,
+    (503, "not_ready"): ErrorClass.HTTP_503_NOT_READY,
+    (503, "draining"): ErrorClass.HTTP_503_DRAINING,
+    (503, "engine_restarted"): ErrorClass.HTTP_503_ENGINE_RESTARTED,
 }
 
 
 def status_class(status: int, code: str) -> ErrorClass:
-    if status == 400:
-        return (
-            ErrorClass.HTTP_400_CONTEXT_LENGTH
-            if code == "context_length_exceeded"
-            else ErrorClass.HTTP_400_OTHER
-        )
-    if status == 404:
-        return ErrorClass.HTTP_404_MODEL if code == "model_not_found" else ErrorClass.HTTP_404_OTHER
     fallback = ErrorClass.HTTP_5XX_OTHER if status >= 500 else ErrorClass.HTTP_4XX_OTHER
-    return _STATUS_CLASSES.get(status, fallback)
+    return _CODE_CLASSES.get((status, code)) or _STATUS_CLASSES.get(status, fallback)
 
 
 def classify(exchange: Exchange, error: Exception) -> None:
@@ -144,7 +153,9 @@ def _exception_class(exchange: Exchange, error: Exception) -> ErrorClass:
             return ErrorClass.STREAM_TRUNCATED
         case ConnectionError() | http.client.RemoteDisconnected():
             return ErrorClass.CONNECTION_RESET
+        case OSError(errno=errno.EMFILE | errno.ENFILE | errno.EADDRNOTAVAIL | errno.ENOBUFS):
+            return ErrorClass.CLIENT_SATURATED
         case OSError():
-            return ErrorClass.CONNECT_REFUSED
+            return ErrorClass.CONNECT_FAILED
         case _:
             return ErrorClass.BAD_ANSWER

@@ -1,4 +1,4 @@
-"""What every scenario stands on inside locust's process: the session of the run and the user base classes.
+"""The user base classes that every scenario stands on, inside locust's process.
 
 One `events.request` and one JSON line per HTTP request. Imports locust, so kvops' own process never imports this.
 """
@@ -7,140 +7,34 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
+import math
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import gevent
-import msgspec
-import psutil
-from locust import User, events, task
+from gevent.pool import Pool
+from locust import User, task
 from locust.exception import StopUser
+from locust.user.task import LOCUST_STATE_STOPPING
 
-from kvops.load import runs, scenarios
-from kvops.load.client import Client, Timeouts
-from kvops.load.endpoint import Endpoint, discover
+from kvops.load.client import Leave
 from kvops.load.exchange import Exchange
-from kvops.load.launcher import HANDOVER, Handover
+from kvops.load.locust_run import hook
+from kvops.load.locust_session import Call, Judge, Outcome, Session
 from kvops.load.pacing import Shot
-from kvops.load.records import (
-    CLIENT_FILE,
-    REQUESTS_FILE,
-    ClientSample,
-    ErrorClass,
-    JsonLines,
-    NeedleScore,
-    RequestRecord,
-)
+from kvops.load.process import STOP_TIMEOUT
+from kvops.load.records import ErrorClass
 
-TICK = 0.05
-BROKEN = 3
-"""Exit code of a locust whose scenario raised an exception."""
+__all__ = [
+    "Judge", "NodeUser", "Outcome", "PacedUser", "PlanUser", "Shot", "plain_answer", "register",
+]  # fmt: skip
 
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scenario makes of an answer. Without an error class the answer is the expected one."""
-
-    error_class: ErrorClass | None = None
-    message: str = ""
-    needle: NeedleScore | None = None
-
-
-Judge = Callable[[Exchange], Outcome]
-
-
-class Session:
-    """One run in this process: where it goes, its options, its files, and what is in flight."""
-
-    def __init__(self, run: runs.Run, environment: Any, endpoint: Endpoint) -> None:
-        self.run, self.environment = run, environment
-        self.endpoint = endpoint
-        self.options = run.info.options
-        self.seed = run.info.seed
-        self.in_flight = 0
-        self._numbers = itertools.count()
-        self._shots = itertools.count()
-        self._requests = JsonLines(run.folder / REQUESTS_FILE)
-        self._client = JsonLines(run.folder / CLIENT_FILE)
-
-    def next_shot(self) -> int:
-        """Number of the next shot of a closed loop, over all users."""
-        return next(self._shots)
-
-    def send(
-        self,
-        client: Client,
-        path: str,
-        body: dict[str, Any] | bytes | None,
-        name: str,
-        user: int,
-        judge: Judge,
-    ) -> Exchange:
-        """Send (a GET without a body), judge, report to locust and to disk. Raises nothing for a failed request."""
-        exchange, number = Exchange(), next(self._numbers)
-        outcome = Outcome(
-            error_class=ErrorClass.CLIENT_CANCEL, message="the run ended before the answer"
-        )
-        self.in_flight += 1
-        try:
-            client.complete(path, body, exchange)
-            outcome = judge(exchange)
-        finally:
-            self.in_flight -= 1
-            self._report(exchange, outcome, name, number, user)
-        return exchange
-
-    def _report(
-        self, exchange: Exchange, outcome: Outcome, name: str, number: int, user: int
-    ) -> None:
-        record = self._record(exchange, outcome, name, number, user)
-        self._requests.append(record)
-        self.environment.events.request.fire(
-            request_type="POST",
-            name=name,
-            response_time=exchange.e2e * 1000,
-            response_length=len(exchange.text),
-            exception=RuntimeError(f"{record.error_class}: {record.error}")
-            if record.failed
-            else None,
-            context={"ttft": exchange.ttft, "error_class": record.error_class},
-        )
-
-    def _record(
-        self, got: Exchange, outcome: Outcome, name: str, number: int, user: int
-    ) -> RequestRecord:
-        return RequestRecord(
-            run=self.run.info.run, scenario=self.run.info.scenario, name=name, seq=number, user=user,
-            t_send=got.t_send, connect=got.connect, ttft=got.ttft, itl=got.gaps,
-            last=got.deltas[-1] if got.deltas else None, e2e=got.e2e,
-            prompt_tokens=got.usage.prompt, cached_tokens=got.usage.cached, completion_tokens=got.usage.completion,
-            truncated_tokens=got.usage.truncated, status=got.status, finish_reason=got.finish_reason,
-            error_class=outcome.error_class, error=outcome.message or None,
-            expected=outcome.error_class is None, needle=outcome.needle,
-        )  # fmt: skip
-
-    def watch(self, parent: int | None) -> None:
-        """Once a second: how busy and how late this process is, and whether kvops is still there."""
-        process = psutil.Process()
-        process.cpu_percent()
-        while parent is None or os.getppid() == parent:
-            lag, until = 0.0, time.perf_counter() + 1
-            while (before := time.perf_counter()) < until:
-                gevent.sleep(TICK)
-                lag = max(lag, time.perf_counter() - before - TICK)
-            users = self.environment.runner.user_count
-            cpu = process.cpu_percent() / 100
-            self._client.append(
-                ClientSample(time.time(), users, self.in_flight, cpu, max(0.0, lag))
-            )
-        self.environment.runner.quit()
-
-    def close(self) -> None:
-        self._requests.close()
-        self._client.close()
+Messages = Sequence[dict[str, Any]]
+LOOK = 0.2
+"""Seconds between looks at whether the run ends, while the next shot is not due."""
 
 
 class NodeUser(User):  # type: ignore[misc]
@@ -152,30 +46,50 @@ class NodeUser(User):  # type: ignore[misc]
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self.number = next(self._ids)
+        self.number = next(self._ids) * self.session.workers + self.session.worker
         self.client = self.session.endpoint.client
 
     def complete(
-        self, path: str, body: dict[str, Any] | bytes, name: str, judge: Judge
+        self, path: str, body: dict[str, Any] | bytes, name: str, judge: Judge, **said: Any
     ) -> Exchange:
-        return self.session.send(self.client, path, body, name, self.number, judge)
+        """POST. `said`: the other fields of a Call (shot, group, asked_input, asked_output, leave)."""
+        call = Call(name=name, user=self.number, judge=judge, **said)
+        return self.session.send(self.client, path, body, call)
 
     def get(self, path: str, name: str, judge: Judge) -> Exchange:
-        return self.session.send(self.client, path, None, name, self.number, judge)
+        call = Call(name=name, user=self.number, judge=judge)
+        return self.session.send(self.client, path, None, call)
 
     def chat(
-        self, text: str, *, max_tokens: int, name: str, judge: Judge, **fields: Any
+        self,
+        asked: str | Messages,
+        *,
+        max_tokens: int,
+        name: str,
+        judge: Judge,
+        shot: Shot | None = None,
+        group: str = "",
+        asked_input: int | None = None,
+        leave: Leave | None = None,
+        **fields: Any,
     ) -> Exchange:
-        """One greedy chat turn, streamed, with usage."""
+        """One greedy chat answer, streamed, with usage. `asked`: the user's text, or all messages.
+
+        `fields` go into the body as they are.
+        """
+        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
         body = {
             "model": self.session.endpoint.model,
-            "messages": [{"role": "user", "content": text}],
+            "messages": messages,
             "max_tokens": max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return self.complete("/v1/chat/completions", body | fields, name, judge)
+        return self.complete(
+            "/v1/chat/completions", body | fields, name, judge, shot=shot, group=group,
+            asked_input=asked_input, asked_output=max_tokens, leave=leave,
+        )  # fmt: skip
 
 
 class PlanUser(NodeUser):
@@ -185,7 +99,7 @@ class PlanUser(NodeUser):
     work: ClassVar[deque[Any] | None] = None
 
     def plan(self) -> Iterable[Any]:
-        """The whole work of the run, asked once. Must not wait for anything."""
+        """The whole work of the run, the same in every worker, asked once. Must not wait for anything."""
         return ()
 
     def step(self, item: Any) -> None:
@@ -194,23 +108,67 @@ class PlanUser(NodeUser):
     @task  # type: ignore[untyped-decorator]
     def take(self) -> None:
         if PlanUser.work is None:
-            PlanUser.work = deque(self.plan())
+            session = self.session
+            PlanUser.work = deque(
+                itertools.islice(self.plan(), session.worker, None, session.workers)
+            )
         if not PlanUser.work:
             raise StopUser
         self.step(PlanUser.work.popleft())
 
 
 class PacedUser(NodeUser):
-    """Users that send one shot after the other: when, the run's pacing says; what, the scenario."""
+    """Sends one shot after the other: when, the run's pacing says; what, the scenario.
+
+    In a closed loop each user waits for its answer. In an open loop one user of each worker sends them all.
+    """
 
     abstract = True
 
     def ask(self, shot: Shot) -> None:
-        """Build the shot's request and send it. In an open loop many of one user's are in flight at once."""
+        """Build the shot's request and send it. In an open loop many run at once: keep nothing on `self`."""
 
     @task  # type: ignore[untyped-decorator]
     def take(self) -> None:
-        self.ask(Shot(self.session.next_shot()))
+        if not self.session.pacing.open:
+            return self.ask(Shot(self.session.next_shot()))
+        self._drive()
+        raise StopUser
+
+    def _drive(self) -> None:
+        """Walk the schedule. A shot for which there is no room is recorded as not sent, never sent later."""
+        session = self.session
+        room = Pool(max(1, math.ceil(session.pacing.max_in_flight / session.workers)))
+        session.started, begin = time.time(), time.perf_counter()
+        try:
+            for shot in session.schedule():
+                if not self._until(begin + (shot.at or 0.0)):
+                    break
+                if room.full():
+                    session.not_sent(shot, self.number)
+                else:
+                    room.spawn(self._fire, shot)
+            room.join(STOP_TIMEOUT)
+        finally:
+            room.kill()
+
+    def _until(self, due: float) -> bool:
+        """Wait until then, on the clock of perf_counter. False when the run ends before."""
+        while self._state != LOCUST_STATE_STOPPING:
+            left = due - time.perf_counter()
+            if left <= 0:
+                return True
+            gevent.sleep(min(left, LOOK))
+        return False
+
+    def _fire(self, shot: Shot) -> None:
+        try:
+            self.ask(shot)
+        except Exception as error:
+            self.environment.events.user_error.fire(
+                user_instance=self, exception=error, tb=error.__traceback__
+            )
+            logging.error("%s\n%s", error, traceback.format_exc())
 
 
 def plain_answer(got: Exchange) -> Outcome:
@@ -223,76 +181,5 @@ def plain_answer(got: Exchange) -> Outcome:
 
 
 def register(locust_file: str) -> None:
-    """Make the scenario's options locust's own and hook the session into the run. Called once, by the scenario."""
-    scenario = scenarios.read(Path(locust_file).with_suffix(".yaml"))
-
-    @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
-    def add_options(parser: Any) -> None:
-        for name, option in scenario.options.items():
-            flag = "--" + name.replace("_", "-")
-            parser.add_argument(flag, dest=f"kvops_{name}", metavar=option.type, help=option.help)
-        parser.add_argument(
-            "--seed",
-            dest="kvops_seed",
-            type=int,
-            default=0,
-            help="of all that is random in the run",
-        )
-
-    @events.init.add_listener  # type: ignore[untyped-decorator]
-    def open_session(environment: Any, **_: Any) -> None:
-        if environment.runner is not None:
-            _open(environment, scenario)
-
-
-def _open(environment: Any, scenario: scenarios.Scenario) -> None:
-    text = os.environ.get(HANDOVER)
-    handover = msgspec.json.decode(text, type=Handover) if text else None
-    endpoint = discover(environment.host or "", os.environ.get("KVOPS_API_KEY"), Timeouts())
-    run = (
-        runs.load(Path(handover.folder)) if handover else _own_run(environment, scenario, endpoint)
-    )
-    session = Session(run, environment, endpoint)
-    NodeUser.session = session
-    gevent.spawn(session.watch, handover.parent if handover else None)
-    environment.events.spawning_complete.add_listener(
-        lambda **_: gevent.spawn(_end_when_empty, environment)
-    )
-    environment.events.user_error.add_listener(lambda **_: _end_broken(environment))
-
-    @environment.events.quit.add_listener  # type: ignore[untyped-decorator]
-    def close(**_: Any) -> None:
-        session.close()
-        if handover is None:
-            run.finish("failed" if environment.process_exit_code else "finished")
-            logging.info("kvops load show %s", run.folder)
-
-
-def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint) -> runs.Run:
-    """A run folder for a locust that was started by hand."""
-    given = vars(environment.parsed_options)
-    arguments = [
-        f"--{name}={text}"
-        for name in scenario.options
-        if (text := given.get(f"kvops_{name}")) is not None
-    ]
-    now = time.time()
-    return runs.create(runs.RunInfo(
-        run=runs.new_id(scenario.name, now), scenario=scenario.name, report=scenario.report,
-        options=scenario.parse(arguments), users=given.get("num_users") or 1, duration=given.get("run_time"),
-        seed=given["kvops_seed"], target=runs.without_credentials(environment.host), model=endpoint.model,
-        max_model_len=endpoint.max_model_len, started_at=now,
-    ))  # fmt: skip
-
-
-def _end_when_empty(environment: Any) -> None:
-    """A run whose users have all left is over."""
-    while environment.runner.user_count:
-        gevent.sleep(0.1)
-    environment.runner.quit()
-
-
-def _end_broken(environment: Any) -> None:
-    """An exception in a scenario is the scenario's fault: no verdict shall rest on what is left of it."""
-    environment.process_exit_code = BROKEN
-    gevent.spawn(environment.runner.quit)
+    """Make the scenario's options locust's own and give its users the session. Called once, by the scenario."""
+    hook(locust_file, NodeUser)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import errno
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -22,6 +24,8 @@ class ErrorClass(enum.StrEnum):
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
     CONNECTION_RESET = "connection_reset"
+    CONNECT_FAILED = "connect_failed"
+    """No connection for another reason: the name is unknown, there is no route."""
     TLS = "tls"
     HTTP_400_CONTEXT_LENGTH = "http_400_context_length"
     HTTP_400_OTHER = "http_400_other"
@@ -30,9 +34,19 @@ class ErrorClass(enum.StrEnum):
     HTTP_404_OTHER = "http_404_other"
     HTTP_408 = "http_408"
     HTTP_413 = "http_413"
+    HTTP_429_QUEUE_FULL = "http_429_queue_full"
+    HTTP_429_TENANT_LIMIT = "http_429_tenant_limit"
+    HTTP_429_KV_QUOTA = "http_429_kv_quota"
     HTTP_429 = "http_429"
+    """With any other code, or none."""
     HTTP_4XX_OTHER = "http_4xx_other"
+    HTTP_503_QUEUE_TIMEOUT = "http_503_queue_timeout"
+    HTTP_503_NOT_READY = "http_503_not_ready"
+    HTTP_503_DRAINING = "http_503_draining"
+    HTTP_503_ENGINE_RESTARTED = "http_503_engine_restarted"
     HTTP_503 = "http_503"
+    """With any other code, or none."""
+    HTTP_504 = "http_504"
     HTTP_5XX_OTHER = "http_5xx_other"
     STREAM_ERROR_EVENT = "stream_error_event"
     STREAM_TRUNCATED = "stream_truncated"
@@ -48,7 +62,7 @@ class ErrorClass(enum.StrEnum):
     NODE_DOWN = "node_down"
     """The request was answered as it should, and afterwards the node was not alive."""
     CLIENT_SATURATED = "client_saturated"
-    """An open-loop request that was due while the client had no room for it: it was never sent."""
+    """The client had no room: an open-loop request that was due then, or no descriptor or port. It was never sent."""
     CLIENT_CANCEL = "client_cancel"
     """The run ended while the request was in flight: neither a success nor the node's failure."""
 
@@ -179,13 +193,27 @@ class ServerSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class JsonLines:
-    """Appends one line a struct. Each line is handed to the system at once: a crash keeps all before it."""
+    """Appends one line a struct. Each line is handed to the system at once: a crash keeps all before it.
+
+    A full disk leaves whole lines only.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
 
     def append(self, value: msgspec.Struct) -> None:
-        self._file.write(msgspec.json.encode(value) + b"\n")
+        """Raises OSError, and then nothing of the line is in the file."""
+        self.append_lines(msgspec.json.encode(value) + b"\n")
+
+    def append_lines(self, lines: bytes) -> None:
+        """Whole lines. Raises OSError, and then nothing of them is in the file."""
+        written = self._file.write(lines) or 0
+        if written < len(lines):
+            end = self._file.tell()
+            # Another process may have appended since: then its line is worth more than a clean file.
+            if end == os.fstat(self._file.fileno()).st_size:
+                self._file.truncate(end - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
 
     def close(self) -> None:
         self._file.close()

@@ -13,6 +13,7 @@ import msgspec
 
 from kvops import __version__, paths
 from kvops.errors import LoadRunError, UsageError
+from kvops.load.pacing import Pacing
 from kvops.telemetry.snapshot import NodeSnapshot
 
 RUN_FILE = "run.json"
@@ -31,6 +32,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     users: int
     duration: float | None = None
     """Bound of the run, seconds."""
+    pacing: Pacing = Pacing()
+    processes: int = 1
+    """Processes of the load generator that send, on this machine or on others."""
     seed: int
     target: str
     """URL without credentials."""

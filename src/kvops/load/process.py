@@ -1,0 +1,115 @@
+"""The locust process of a run: how it is started, what it is told, how it is ended, and what its end means."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from kvops.errors import LoadRunError
+from kvops.load import endings, runs
+from kvops.telemetry.targets import Target
+
+STOP_TIMEOUT = 10
+"""Seconds that requests in flight have when a run ends; then they are recorded as cancelled."""
+KILL_AFTER = STOP_TIMEOUT + 10
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b: .+$", re.MULTILINE)
+"""Last line of a traceback."""
+
+
+class Handover(msgspec.Struct, kw_only=True):
+    """What the locust process is told beside its arguments. Credentials are not in it."""
+
+    folder: str
+    parent: int
+    """Process id of kvops: when it is gone, the run ends."""
+
+
+HANDOVER = "KVOPS_LOAD"
+"""Environment variable that holds the JSON of a Handover."""
+
+
+class Locust:
+    """Started with the object. Raises LoadRunError when it cannot be."""
+
+    def __init__(self, made: runs.Run, scenario: Path, target: Target) -> None:
+        self._log, self._asked_at = made.folder / runs.LOG_FILE, float("inf")
+        with self._log.open("wb") as log:
+            self._process = _start(
+                _command(made.info, scenario), made.folder, _environment(made, target), log.fileno()
+            )
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def ask_to_stop(self) -> None:
+        """Its requests in flight have STOP_TIMEOUT."""
+        self._process.terminate()
+        self._asked_at = time.monotonic()
+
+    def overdue(self) -> bool:
+        return time.monotonic() - self._asked_at > KILL_AFTER
+
+    def end(self) -> None:
+        if self.running():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def status(self) -> tuple[runs.Status, str]:
+        """What its end means for the run."""
+        code = self._process.returncode
+        if code == 0:
+            return "finished", ""
+        log = self._log.read_text(errors="replace")
+        raised = _EXCEPTION.findall(log)
+        guess = f"locust ended with {code}: {raised[-1][:300] if raised else 'see its log'}"
+        return "failed", endings.reason(code, log) or guess
+
+
+def _command(info: runs.RunInfo, scenario: Path) -> list[str]:
+    command = [
+        sys.executable, "-m", "locust", "-f", str(scenario), "--headless", "--only-summary",
+        "--host", info.target, "--users", str(info.users), "--spawn-rate", str(info.users),
+        "--stop-timeout", str(STOP_TIMEOUT), "--exit-code-on-error", "0", "--loglevel", "INFO",
+    ]  # fmt: skip
+    # An open loop ends with its schedule, and then waits for the answers.
+    if info.duration is not None and not info.pacing.open:
+        command += ["--run-time", f"{max(1, round(info.duration))}s"]
+    return command
+
+
+def _start(
+    command: list[str], folder: Path, environment: dict[str, str], log: int
+) -> subprocess.Popen[bytes]:
+    try:
+        # In the run folder no stray locust.conf or pyproject.toml is read; in a group of its own no Ctrl-C reaches it.
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise LoadRunError(
+            f"cannot start locust: {error}", hint="is kvops installed whole?"
+        ) from error
+
+
+def _environment(made: runs.Run, target: Target) -> dict[str, str]:
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LOCUST_", "KVOPS_"))
+    }
+    handover = Handover(folder=str(made.folder), parent=os.getpid())
+    secrets = {
+        "KVOPS_API_KEY": target.api_key,
+        "KVOPS_ADMIN_TOKEN": target.token,
+        "KVOPS_CONTROL_URL": target.control_url,
+    }
+    ours = {"PYTHONUNBUFFERED": "1", HANDOVER: msgspec.json.encode(handover).decode()}
+    return inherited | ours | {name: value for name, value in secrets.items() if value}

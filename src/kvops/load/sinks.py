@@ -1,0 +1,25 @@
+"""Where the lines of a locust process go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvops.load.records import CLIENT_FILE, REQUESTS_FILE, ClientSample, JsonLines, RequestRecord
+
+
+class FileSink:
+    """The files of the run folder. Several processes may append to the same ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self._requests = JsonLines(folder / REQUESTS_FILE)
+        self._client = JsonLines(folder / CLIENT_FILE)
+
+    def record(self, record: RequestRecord) -> None:
+        self._requests.append(record)
+
+    def sample(self, sample: ClientSample) -> None:
+        self._client.append(sample)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._client.close()
