@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 from rich.console import RenderableType
 
-from kvops.load.records import ClientSample, RequestRecord, read_client, read_records
+from kvops.load import kept
+from kvops.load.records import (
+    CLIENT_FILE,
+    REQUESTS_FILE,
+    SERVER_FILE,
+    ClientSample,
+    RequestRecord,
+    ServerSample,
+)
+from kvops.load.reports.plots import Missing, Plot
 from kvops.load.runs import Run, RunInfo
 
 EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -27,10 +36,13 @@ class RunData(msgspec.Struct, frozen=True):
     info: RunInfo
     records: Sequence[RequestRecord]
     client: Sequence[ClientSample]
+    server: Sequence[ServerSample] = ()
+    damage: tuple[str, ...] = ()
+    """What of the files is lost: then the run is judged as partial."""
 
 
 class Report(Protocol):
-    """A module with these three."""
+    """A module with these three, and `plots(data) -> list[Plot | Missing]` where it has any of its own."""
 
     def judge(self, data: RunData) -> Verdict: ...
 
@@ -42,8 +54,18 @@ class Report(Protocol):
 
 
 def read(run: Run) -> RunData:
-    """Raises LoadRunError."""
-    return RunData(run.folder, run.info, read_records(run.folder), read_client(run.folder))
+    """What is kept of the run, half-written or not. Raises LoadRunError."""
+    requests = kept.read(run.folder / REQUESTS_FILE, RequestRecord)
+    client = kept.read(run.folder / CLIENT_FILE, ClientSample)
+    server = kept.read(run.folder / SERVER_FILE, ServerSample)
+    damage = (*requests.damage, *client.damage, *server.damage)
+    return RunData(run.folder, run.info, requests.lines, client.lines, server.lines, damage)
+
+
+def plots_of(report: Report, data: RunData) -> list[Plot | Missing]:
+    """Those of its own."""
+    own: Callable[[RunData], list[Plot | Missing]] = getattr(report, "plots", lambda _: [])
+    return own(data)
 
 
 def verdict(failures: Sequence[str], gaps: Sequence[str], notes: Sequence[str] = ()) -> Verdict:

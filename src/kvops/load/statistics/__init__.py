@@ -16,7 +16,7 @@ from kvops.load.statistics.confidence import (
     wilson,
     wilson_lower,
 )
-from kvops.load.statistics.goodput import Goodput, Objective, Slo, goodput, objectives
+from kvops.load.statistics.goodput import Goodput, goodput, meets, objectives
 from kvops.load.statistics.ledger import Ledger, TokenCheck, ledger, token_check
 from kvops.load.statistics.percentiles import LEAST_SAMPLES, Quantile, Series, quantile, series
 from kvops.load.statistics.steadiness import (
@@ -39,10 +39,8 @@ __all__ = [
     "ClientHealth",
     "Goodput",
     "Ledger",
-    "Objective",
     "Quantile",
     "Series",
-    "Slo",
     "Steadiness",
     "Summary",
     "TokenCheck",
@@ -53,6 +51,7 @@ __all__ = [
     "client_health",
     "goodput",
     "ledger",
+    "meets",
     "minimum_samples",
     "objectives",
     "pooled_gaps",

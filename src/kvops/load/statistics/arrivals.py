@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kvops.load.records import RequestRecord
-from kvops.load.statistics.percentiles import Values
+from kvops.load.statistics.percentiles import Values, as_array
 
 
 class Arrivals:
@@ -36,8 +36,7 @@ class Arrivals:
     def rates(self, start: float, width: float, count: int) -> Values:
         """Tokens a second in each of `count` windows of `width` seconds from `start` on."""
         edges = start + width * np.arange(count + 1)
-        tokens: Values = np.histogram(self.at, edges, weights=self.tokens)[0]
-        return tokens / width
+        return np.histogram(self.at, edges, weights=self.tokens / width)[0]
 
 
 def _unrolled(
@@ -50,7 +49,7 @@ def _unrolled(
     is_gap[heads] = False
     steps[is_gap] = gaps
     elapsed = np.cumsum(steps)
-    return elapsed - np.repeat(elapsed[heads] - first, sizes)
+    return as_array(elapsed - np.repeat(elapsed[heads] - first, sizes))
 
 
 def pooled_gaps(records: Sequence[RequestRecord]) -> Values:

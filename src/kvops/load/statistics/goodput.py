@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from kvops.load.records import RequestRecord
+from kvops.load.slo import Slo
 from kvops.load.statistics.arrivals import pooled_gaps
 from kvops.load.statistics.confidence import CONFIDENCE, Claim, claim
-from kvops.load.statistics.percentiles import rank
+from kvops.load.statistics.percentiles import Values, as_array
 from kvops.load.statistics.totals import tpot, window_seconds
-from kvops.units import format_duration
-
-Measure = Literal["ttft", "itl", "tpot", "e2e"]
-
-
-class Slo(msgspec.Struct, frozen=True):
-    """An objective: the `share` percentile of `measure` is at or under `bound` seconds."""
-
-    measure: Measure
-    bound: float
-    share: float = 0.95
-
-    def __str__(self) -> str:
-        return f"{self.measure} p{100 * self.share:g} <= {format_duration(self.bound)}"
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,14 +24,9 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """Good requests over the run's window."""
 
 
-class Objective(msgspec.Struct, frozen=True):
-    slo: Slo
-    claim: Claim
-
-
-def goodput(records: Sequence[RequestRecord], slos: Sequence[Slo]) -> Goodput:
+def goodput(records: Sequence[RequestRecord], slo: Slo) -> Goodput:
     attempted = [record for record in records if not record.cancelled]
-    good = sum(all(meets(record, slo) for slo in slos) for record in attempted)
+    good = sum(meets(record, slo) for record in attempted)
     window = window_seconds(attempted)
     return Goodput(
         attempted=len(attempted),
@@ -55,44 +37,48 @@ def goodput(records: Sequence[RequestRecord], slos: Sequence[Slo]) -> Goodput:
 
 
 def meets(record: RequestRecord, slo: Slo) -> bool:
-    """Whether one request is within the bound; one that failed is not, one without a second token has no pace to miss.
+    """Whether one request is within all bounds (DistServe, Zhong 2024); one that failed is not.
 
-    Of a request's own gaps (`itl`) the percentile that the objective names counts.
+    What it has not, such as a pace without a second token, it does not miss. Its gaps count by their mean.
     """
     if record.failed:
         return False
-    value = _VALUES[slo.measure](record, slo)
-    return value is None or value <= slo.bound
+    times = ((value_of(record, measure), bound) for measure, bound in slo.bounds().items())
+    return all(value is None or value <= bound for value, bound in times)
 
 
 def objectives(
-    records: Sequence[RequestRecord], slos: Sequence[Slo], confidence: float = CONFIDENCE
-) -> list[Objective]:
-    """What the samples say of each objective. Pooled gaps know no failures: those are judged by the other measures."""
+    records: Sequence[RequestRecord], slo: Slo, confidence: float = CONFIDENCE
+) -> dict[str, Claim]:
+    """What the samples say of each objective, by measure. Failures break all but that of the pooled gaps."""
     attempted = [record for record in records if not record.cancelled]
-    failures = sum(record.failed for record in attempted)
     good = [record for record in attempted if not record.failed]
-    return [Objective(slo, _claim(good, failures, slo, confidence)) for slo in slos]
+    lost = len(attempted) - len(good)
+    return {
+        name: claim(
+            values_of(good, name), 0 if name == "itl" else lost, slo.percentile, bound, confidence
+        )
+        for name, bound in slo.bounds().items()
+    }
 
 
-def _claim(good: Sequence[RequestRecord], failures: int, slo: Slo, confidence: float) -> Claim:
-    if slo.measure == "itl":
-        return claim(pooled_gaps(good), 0, slo.share, slo.bound, confidence)
-    values = (_VALUES[slo.measure](record, slo) for record in good)
-    known = (value for value in values if value is not None)
-    return claim(known, failures, slo.share, slo.bound, confidence)
+def values_of(records: Sequence[RequestRecord], measure: str) -> Values:
+    """One value a request that has it; of `itl` every gap of all requests."""
+    if measure == "itl":
+        return pooled_gaps(records)
+    found = (value_of(record, measure) for record in records)
+    return as_array(value for value in found if value is not None)
 
 
-def _own_gap(record: RequestRecord, slo: Slo) -> float | None:
-    if not record.itl:
-        return None
-    return sorted(record.itl)[rank(len(record.itl), slo.share)]
-
-
-_VALUES: dict[Measure, Callable[[RequestRecord, Slo], float | None]] = {
-    "ttft": lambda record, _: record.scheduled_ttft,
-    "itl": _own_gap,
-    "tpot": lambda record, _: tpot(record),
-    "e2e": lambda record, _: record.e2e + max(record.lateness or 0.0, 0.0),
-}
-"""A user's first token and whole answer count from the moment the request was wanted."""
+def value_of(record: RequestRecord, measure: str) -> float | None:
+    """Seconds. An open loop's first token and whole answer count from the moment the request was wanted."""
+    match measure:
+        case "ttft":
+            return record.ttft if record.t_intended is None else record.scheduled_ttft
+        case "tpot":
+            return tpot(record)
+        case "itl":
+            return float(np.mean(record.itl)) if record.itl else None
+        case "e2e":
+            return record.e2e + max(record.lateness or 0.0, 0.0)
+    raise ValueError(f"{measure!r} is no measure of a request")

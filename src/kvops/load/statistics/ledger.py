@@ -11,15 +11,11 @@ from kvops.load.records import ErrorClass, RequestRecord
 from kvops.telemetry.snapshot import Known, NodeSnapshot, NotExposed, Traffic
 from kvops.units import format_whole
 
-UNTOUCHED = frozenset(
-    {
-        ErrorClass.CONNECT_REFUSED, ErrorClass.CONNECT_TIMEOUT, ErrorClass.TLS, ErrorClass.CLIENT_SATURATED,
-        ErrorClass.HTTP_400_CONTEXT_LENGTH, ErrorClass.HTTP_400_OTHER, ErrorClass.HTTP_401_403,
-        ErrorClass.HTTP_404_MODEL, ErrorClass.HTTP_404_OTHER, ErrorClass.HTTP_413, ErrorClass.HTTP_429,
-        ErrorClass.HTTP_4XX_OTHER, ErrorClass.HTTP_503,
-    }
+_UNTOUCHED = (
+    "connect_", "tls", "client_saturated", "http_4", "http_503_queue", "http_503_not_ready",
+    "http_503_draining",
 )  # fmt: skip
-"""Of these no token was read or made: the node turned the request away, or never saw it."""
+"""Begins of error classes of which no token was read or made: the node turned the request away, or never saw it."""
 END_TOKENS = 1
 """Usage counts the token that ends an answer; the text does not show it."""
 
@@ -115,7 +111,10 @@ def _incomparable(before: Traffic, after: Traffic, records: Sequence[RequestReco
 
 def _is_blind(record: RequestRecord) -> bool:
     """The node may have counted tokens for it that it told nobody."""
-    if record.completion_tokens is not None or record.error_class in UNTOUCHED:
+    if record.completion_tokens is not None:
+        return False
+    why = record.error_class
+    if why is not None and why is not ErrorClass.HTTP_408 and why.startswith(_UNTOUCHED):
         return False
     return record.cancelled or record.failed or record.ttft is not None
 
