@@ -11,8 +11,10 @@ from kvops.verify.checks.memory import ADDS_UP
 from kvops.verify.checks.metrics import CONTRACT
 from kvops.verify.checks.performance import RATE_BY_LENGTH, TTFT_BY_LENGTH
 from kvops.verify.checks.reach import HEALTH
+from kvops.verify.checks.recall import CONTROL, GRID
 from kvops.verify.checks.responses import MULTI_TURN, SHORT
 from kvops.verify.checks.streams import STREAM
+from kvops.verify.checks.truth import TTFT_TRUTH
 
 CHECKS: tuple[Check, ...] = (
     HEALTH,
@@ -28,4 +30,7 @@ CHECKS: tuple[Check, ...] = (
     DEFAULT_DENY,
     TTFT_BY_LENGTH,
     RATE_BY_LENGTH,
+    TTFT_TRUTH,
+    GRID,
+    CONTROL,
 )

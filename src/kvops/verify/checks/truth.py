@@ -1,0 +1,169 @@
+"""Does the node's own first-token time agree with what a client waits?
+
+A node that takes the role of a chat message, or an empty delta, for its first token looks fast on every dashboard.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import msgspec
+from pydantic import Field
+
+from kvops.telemetry import prometheus
+from kvops.units import format_duration
+from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive, skip
+from kvops.verify.context import Context, pause
+from kvops.verify.timing import round_trip, timed
+
+HISTOGRAMS = {
+    "kvops": "kvops_time_to_first_token_seconds",
+    "vllm": "vllm:time_to_first_token_seconds",
+    "sglang": "sglang:time_to_first_token_seconds",
+}
+_OTHERS = "run the gate while nobody else uses the node"
+
+
+class TruthParameters(Parameters):
+    min_samples: int = Field(default=5, ge=1, le=1000)
+    requests: int = Field(default=8, ge=5, le=1000)
+    prompt_tokens: int = Field(default=256, ge=16)
+    """Long enough that the first token takes longer than the network; less where the node's limit is lower."""
+    share: float = Field(default=0.3, gt=0, lt=1)
+    """Of what the client waits: so much may be the way there and back."""
+    floor: float = Field(default=0.01, ge=0)
+    """Seconds, beside twice the round trip, that may be the client's own."""
+    settle_within: float = Field(default=5.0, gt=0)
+    """Seconds until the histogram must show a request."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One request, seconds to its first token."""
+
+    client: float
+    node: float | None
+    """None: the histogram did not count it."""
+
+
+async def ttft_truth(context: Context, parameters: TruthParameters) -> Outcome:
+    name = HISTOGRAMS.get(context.facts.engine or "")
+    if name is None:
+        skip(f"no first-token histogram of {context.facts.engine or 'this engine'} is known")
+    trip = await round_trip(context)
+    pairs = await _pairs(context, name, parameters)
+    if missing_time(pairs) > allowed(pairs, trip, parameters):
+        pairs += await _pairs(
+            context, name, parameters
+        )  # a busy machine is not busy twice in the median
+    return judge(pairs, trip, parameters)
+
+
+async def _pairs(context: Context, name: str, parameters: TruthParameters) -> list[Pair]:
+    """One request after the other, each with the histogram's growth; those of others leave the pair out."""
+    limit = context.facts.max_model_len or parameters.prompt_tokens * 2
+    tokens = min(parameters.prompt_tokens, limit // 2)
+    found = []
+    for _ in range(parameters.requests):
+        before = await _histogram(context, name)
+        one = await timed(context, await context.prompts.fit(tokens), 4)
+        count, total = await _grown(context, name, before, parameters.settle_within)
+        if count <= 1:
+            found.append(Pair(one.ttft, total if count else None))
+    return found
+
+
+async def _histogram(context: Context, name: str) -> tuple[float, float]:
+    """Requests counted and seconds summed up since start."""
+    page = prometheus.parse((await context.api.get("/metrics")).text)
+    count, total = page.total(f"{name}_count"), page.total(f"{name}_sum")
+    if count is None or total is None:
+        skip(f"/metrics has no {name}")
+    return count, total
+
+
+async def _grown(
+    context: Context, name: str, before: tuple[float, float], within: float
+) -> tuple[float, float]:
+    deadline = time.monotonic() + within
+    while True:
+        now = await _histogram(context, name)
+        if now[0] > before[0] or time.monotonic() >= deadline:
+            return now[0] - before[0], now[1] - before[1]
+        await pause()
+
+
+def missing_time(pairs: list[Pair]) -> float:
+    """Seconds by which the node claims to be faster than its client saw, the median; 0 without a pair."""
+    return median([pair.client - pair.node for pair in pairs if pair.node is not None] or [0.0])
+
+
+def allowed(pairs: list[Pair], trip: float, parameters: TruthParameters) -> float:
+    """Seconds that may be network and client."""
+    waited = median([pair.client for pair in pairs] or [0.0])
+    return max(parameters.floor + 2 * trip, parameters.share * waited)
+
+
+def judge(pairs: list[Pair], trip: float, parameters: TruthParameters) -> Outcome:
+    """`trip`: seconds of a request that computes nothing."""
+    counted = [pair for pair in pairs if pair.node is not None]
+    if len(pairs) < parameters.min_samples:
+        inconclusive(
+            f"only {len(pairs)} requests were alone on the node",
+            expected=f"{parameters.min_samples} or more",
+            remedy=_OTHERS,
+            n=len(pairs),
+        )
+    if len(counted) < parameters.min_samples:
+        fail(
+            observed=f"the histogram counted {len(counted)} of {len(pairs)} requests",
+            expected="each request once",
+            remedy="dashboards and alerts on first-token time see nothing: report the defect",
+            n=len(pairs),
+        )
+    client, node = median(p.client for p in counted), median(p.node or 0.0 for p in counted)
+    missing, may = missing_time(counted), allowed(counted, trip, parameters)
+    evidence = {"client": client, "node": node, "missing": missing, "allowed": may, "trip": trip}
+    said = f"client {format_duration(client)}, node {format_duration(node)} (medians)"
+    if missing > may:
+        fail(
+            observed=f"{said}: {format_duration(missing)} are missing",
+            expected=f"at most {format_duration(may)} apart",
+            remedy="the node counts something before the first content as first token, or a proxy holds tokens back: "
+            "do not judge or alert by its first-token time",
+            n=len(counted),
+            **evidence,
+        )
+    if client <= may and node < client / 2:
+        inconclusive(
+            f"{said}: no longer than the network's own {format_duration(may)}",
+            expected="a first token that takes longer than the network",
+            remedy="raise prompt_tokens in the profile",
+            n=len(counted),
+            **evidence,
+        )
+    return Outcome(
+        verdict="pass",
+        observed=said,
+        expected=f"at most {format_duration(may)} apart",
+        unit="seconds",
+        n=len(counted),
+        evidence=evidence,
+        samples={
+            "ttft.idle": Samples.of(
+                [pair.client for pair in counted], unit="seconds", direction="lower"
+            )
+        },
+    )
+
+
+TTFT_TRUTH = Check(
+    id="perf.ttft_truth",
+    title="First token told truly",
+    purpose="The node's own first-token times are not shorter than what a client waits, less the network.",
+    parameters=TruthParameters,
+    run=ttft_truth,
+    area="V8",
+    typical=5.0,
+    needs=("idle node",),
+)
