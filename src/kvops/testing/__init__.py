@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from kvops.testing.node import KEY, LIMIT, MODEL, TOKEN, FaultyNode, serve
+from kvops.testing.defects import BY_NAME, DEFECTS, Defect
+from kvops.testing.node import KEY, OTHER_KEY, TOKEN, FaultyNode, serve
+from kvops.testing.words import LIMIT, MODEL
 
-__all__ = ["KEY", "LIMIT", "MODEL", "TOKEN", "FaultyNode", "serve"]
+__all__ = [
+    "BY_NAME",
+    "DEFECTS",
+    "KEY",
+    "LIMIT",
+    "MODEL",
+    "OTHER_KEY",
+    "TOKEN",
+    "Defect",
+    "FaultyNode",
+    "serve",
+]

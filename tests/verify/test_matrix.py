@@ -1,0 +1,24 @@
+"""For each defect that the gate is there to find, the check that is named for it fails, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvops.testing import BY_NAME, DEFECTS, serve
+from kvops.verify.checks import CHECKS
+from tests.verify.gate import gate, one_by_one
+
+KNOWN = {check.id for check in CHECKS}
+
+
+@pytest.mark.parametrize("name", [defect.name for defect in DEFECTS])
+def test_a_defect_fails_the_check_that_is_named_for_it(name: str) -> None:
+    defect = BY_NAME[name]
+    if defect.check not in KNOWN:
+        pytest.skip(f"{defect.check} is not written yet")
+    with serve(name, keys=defect.keys) as node:
+        report = gate(node, one_by_one(defect.check))
+    (result,) = report.checks
+    assert (result.verdict, report.exit_code) == ("fail", 1), result
+    assert defect.says in str(result.observed)
+    assert result.remedy
