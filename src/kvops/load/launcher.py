@@ -6,6 +6,7 @@ the status it deserves and every line written so far is kept. Signals are the ca
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from kvops.load import node_view, pacing, pacing_options, runs
 from kvops.load.endpoint import discover
 from kvops.load.follower import Follower, Progress
 from kvops.load.pacing import Pacing
-from kvops.load.process import STOP_TIMEOUT, Locust
+from kvops.load.process import STOP_TIMEOUT, Handover, Locust, run_arguments
 from kvops.load.scenarios import Scenario
+from kvops.load.spread import Address, Spread
 from kvops.load.targets import check_target
 from kvops.telemetry.targets import Target
 
@@ -41,8 +43,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pacing: Pacing = Pacing()
     processes: int = 1
     """Of the load generator, on this machine."""
+    workers: int = 0
+    """Processes of `kvops load worker` that send instead; 0: none."""
+    bind: Address = Spread().bind
+    """Where those find the master."""
     allow_remote: tuple[str, ...] = ()
     """Hosts other than this one that may be loaded."""
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(processes=self.processes, workers=self.workers, bind=self.bind)
 
 
 def run(plan: Plan, on_progress: Callable[[Progress], None], stop: threading.Event) -> runs.Run:
@@ -74,10 +84,15 @@ def _check(plan: Plan) -> None:
     if plan.pacing.open and plan.scenario.pacing is None:
         pacing_options.refuse(plan.scenario)
     pacing.check(plan.pacing, plan.duration)
-    if plan.processes > plan.users and not plan.pacing.open:
+    if plan.workers and plan.processes > 1:
         raise UsageError(
-            f"--processes {plan.processes}: there are only {plan.users} users to share",
-            hint=f"--processes {plan.users}, or more --users",
+            f"--workers {plan.workers}: this machine then sends nothing itself",
+            hint="give --processes to kvops load worker",
+        )
+    if plan.spread.senders > plan.users and not plan.pacing.open:
+        raise UsageError(
+            f"{plan.spread.senders} processes: there are only {plan.users} users to share",
+            hint=f"more users: --users {plan.spread.senders}",
         )
 
 
@@ -90,10 +105,10 @@ def _prepare(plan: Plan) -> runs.Run:
         scenario=plan.scenario.name,
         report=plan.scenario.report,
         options=plan.options,
-        users=plan.processes if plan.pacing.open else plan.users,
+        users=plan.spread.senders if plan.pacing.open else plan.users,
         duration=plan.duration,
         pacing=plan.pacing,
-        processes=plan.processes,
+        processes=plan.spread.senders,
         seed=plan.seed,
         target=runs.without_credentials(plan.target.url),
         model=endpoint.model,
@@ -108,7 +123,12 @@ def _follow(
     made: runs.Run, plan: Plan, on_progress: Callable[[Progress], None], stop: threading.Event
 ) -> tuple[runs.Status, str]:
     follower = Follower(made, on_progress)
-    locust = Locust(made, plan.scenario.path, plan.target)
+    locust = Locust(
+        run_arguments(made.info, plan.scenario.path, plan.spread),
+        made.folder,
+        Handover(folder=str(made.folder), parent=os.getpid()),
+        plan.target,
+    )
     try:
         while locust.running() and not stop.is_set():
             follower.look()

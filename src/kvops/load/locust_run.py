@@ -11,12 +11,14 @@ from typing import Any
 import gevent
 import msgspec
 from locust import events
+from locust.runners import MasterRunner, WorkerRunner
 
-from kvops.errors import KvopsError
-from kvops.load import runs, scenarios
-from kvops.load.client import Timeouts
+from kvops.errors import KvopsError, UsageError
+from kvops.load import locust_worker, runs, scenarios
+from kvops.load.conductor import Conductor
 from kvops.load.endings import MARK, Ending
 from kvops.load.endpoint import Endpoint, discover
+from kvops.load.locust_master import Master
 from kvops.load.locust_session import Session
 from kvops.load.process import HANDOVER, Handover
 from kvops.load.sinks import FileSink
@@ -54,32 +56,52 @@ def _open(environment: Any, scenario: scenarios.Scenario) -> Session:
     """Raises KvopsError."""
     text = os.environ.get(HANDOVER)
     handover = msgspec.json.decode(text, type=Handover) if text else None
-    endpoint = discover(environment.host or "", os.environ.get("KVOPS_API_KEY"), Timeouts())
-    run = (
-        runs.load(Path(handover.folder)) if handover else _own_run(environment, scenario, endpoint)
-    )
-    session = Session(run.info, environment, endpoint, FileSink(run.folder))
-    gevent.spawn(session.watch, handover.parent if handover else None)
-    environment.events.spawning_complete.add_listener(
-        lambda **_: gevent.spawn(_end_when_empty, environment)
-    )
+    if isinstance(environment.runner, WorkerRunner):
+        session = locust_worker.join(environment, scenario.name, handover)
+    else:
+        session = _conduct(environment, scenario, handover)
+    environment.events.quit.add_listener(lambda **_: session.close())
 
     @environment.events.user_error.add_listener  # type: ignore[untyped-decorator]
     def broken(exception: BaseException, **_: Any) -> None:
         """An exception in a scenario is the scenario's fault: no verdict shall rest on what is left of it."""
         session.on_end(Ending.SCENARIO_BROKEN, f"{type(exception).__name__}: {exception}")
 
-    @environment.events.quit.add_listener  # type: ignore[untyped-decorator]
-    def close(**_: Any) -> None:
-        session.close()
-        if handover is None:
-            run.finish(
-                "failed" if session.ended else "finished",
-                session.ended[1] if session.ended else "",
-            )
-            logging.info("kvops load show %s", run.folder)
-
     return session
+
+
+def _conduct(environment: Any, scenario: scenarios.Scenario, handover: Handover | None) -> Session:
+    """In the process that the run is started and ended in. Raises KvopsError."""
+    endpoint = discover(environment.host or "", os.environ.get("KVOPS_API_KEY"))
+    run = (
+        runs.load(Path(handover.folder)) if handover else _own_run(environment, scenario, endpoint)
+    )
+    conductor, sink = Conductor(environment, run, own=handover is None), FileSink(run.folder)
+    session = Session(run.info, environment, endpoint, sink, conductor.end)
+    environment.events.quit.add_listener(lambda **_: conductor.close())
+    parent = None if handover is None else handover.parent
+    if isinstance(environment.runner, MasterRunner):
+        if environment.shape_class is not None:
+            raise UsageError(
+                f"{scenario.name} steps its users itself, in one process",
+                hint="leave --processes out",
+            )
+        master = Master(environment, run, conductor, sink)
+        master.wait_for_workers(parent)
+        environment.events.spawning_complete.add_listener(lambda **_: gevent.spawn(master.watch))
+        gevent.spawn(_end_with, parent, environment)
+    else:
+        gevent.spawn(session.watch, parent)
+        environment.events.spawning_complete.add_listener(
+            lambda **_: gevent.spawn(_end_when_empty, environment)
+        )
+    return session
+
+
+def _end_with(parent: int | None, environment: Any) -> None:
+    while parent is None or os.getppid() == parent:
+        gevent.sleep(1)
+    environment.runner.quit()
 
 
 def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint) -> runs.Run:
@@ -90,10 +112,17 @@ def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint)
         for name in scenario.options
         if (text := given.get(f"kvops_{name}")) is not None
     ]
+    users, workers = given.get("num_users") or 1, 1
+    if isinstance(environment.runner, MasterRunner):
+        workers = given["expect_workers"]
+    if users < workers:
+        raise UsageError(
+            f"--users {users} are too few for {workers} workers", hint=f"--users {workers}"
+        )
     now = time.time()
     return runs.create(runs.RunInfo(
         run=runs.new_id(scenario.name, now), scenario=scenario.name, report=scenario.report,
-        options=scenario.parse(arguments), users=given.get("num_users") or 1, duration=given.get("run_time"),
+        options=scenario.parse(arguments), users=users, processes=workers, duration=given.get("run_time"),
         seed=given["kvops_seed"], target=runs.without_credentials(environment.host), model=endpoint.model,
         max_model_len=endpoint.max_model_len, started_at=now,
     ))  # fmt: skip

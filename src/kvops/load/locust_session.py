@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import psutil
 
 from kvops.load import pacing, runs
 from kvops.load.client import Client, Leave
-from kvops.load.endings import MARK, Ending
+from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint
 from kvops.load.exchange import Exchange
 from kvops.load.pacing import Shot
@@ -56,12 +55,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     leave: Leave | None = None
 
 
+OnEnd = Callable[[Ending, str], None]
+"""Ends the whole run, with the reason. What is written is kept."""
+
+
 class Sink(Protocol):
     """Where the lines of this process go. Raises OSError when they cannot be kept."""
 
     def record(self, record: RequestRecord) -> None: ...
 
     def sample(self, sample: ClientSample) -> None: ...
+
+    def flush(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -70,7 +75,13 @@ class Session:
     """One run in this process. `worker` of `workers` processes."""
 
     def __init__(
-        self, run: runs.RunInfo, environment: Any, endpoint: Endpoint, sink: Sink, worker: int = 0
+        self,
+        run: runs.RunInfo,
+        environment: Any,
+        endpoint: Endpoint,
+        sink: Sink,
+        on_end: OnEnd,
+        worker: int = 0,
     ) -> None:
         self.info, self.environment, self.endpoint = run, environment, endpoint
         self.options, self.seed, self.pacing = run.options, run.seed, run.pacing
@@ -78,8 +89,7 @@ class Session:
         self.in_flight = 0
         self.started: float | None = None
         """Unix seconds at which the open-loop schedule began."""
-        self.ended: tuple[Ending, str] | None = None
-        self.on_end: Callable[[Ending, str], None] = self.end_here
+        self.on_end = on_end
         self._sink = sink
         self._numbers, self._shots = itertools.count(), itertools.count()
         self._late = 0.0
@@ -141,7 +151,7 @@ class Session:
             exception=RuntimeError(f"{record.error_class}: {record.error}")
             if record.failed
             else None,
-            context={"ttft": record.ttft, "error_class": record.error_class},
+            context={"ttft": record.ttft, "error_class": record.error_class, "record": record},
         )
 
     def _record(self, got: Exchange, outcome: Outcome, call: Call, number: int) -> RequestRecord:
@@ -195,13 +205,8 @@ class Session:
         except OSError as error:
             self.on_end(Ending.DISK_FULL, f"the records cannot be written: {error}")
 
-    def end_here(self, ending: Ending, reason: str) -> None:
-        """End the whole run; what is written is kept. The first ending counts."""
-        if self.ended is None:
-            self.ended = ending, reason
-            self.environment.process_exit_code = int(ending)
-            logging.error("%s%s", MARK, " ".join(reason.split()))
-            gevent.spawn(self.environment.runner.quit)
+    def flush(self) -> None:
+        self._sink.flush()
 
     def close(self) -> None:
         self._sink.close()

@@ -14,6 +14,7 @@ import msgspec
 
 from kvops.errors import LoadRunError
 from kvops.load import endings, runs
+from kvops.load.spread import Address, Spread, joins
 from kvops.telemetry.targets import Target
 
 STOP_TIMEOUT = 10
@@ -26,9 +27,12 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b: 
 class Handover(msgspec.Struct, kw_only=True):
     """What the locust process is told beside its arguments. Credentials are not in it."""
 
-    folder: str
+    folder: str = ""
+    """Of the run; empty in a worker on another machine than the master's."""
     parent: int
     """Process id of kvops: when it is gone, the run ends."""
+    allow_remote: tuple[str, ...] = ()
+    """Hosts other than this one that a worker may be pointed at by its master."""
 
 
 HANDOVER = "KVOPS_LOAD"
@@ -38,12 +42,12 @@ HANDOVER = "KVOPS_LOAD"
 class Locust:
     """Started with the object. Raises LoadRunError when it cannot be."""
 
-    def __init__(self, made: runs.Run, scenario: Path, target: Target) -> None:
-        self._log, self._asked_at = made.folder / runs.LOG_FILE, float("inf")
+    def __init__(
+        self, arguments: list[str], folder: Path, handover: Handover, target: Target
+    ) -> None:
+        self._log, self._asked_at = folder / runs.LOG_FILE, float("inf")
         with self._log.open("wb") as log:
-            self._process = _start(
-                _command(made.info, scenario), made.folder, _environment(made, target), log.fileno()
-            )
+            self._process = _start(arguments, folder, _environment(handover, target), log.fileno())
 
     def running(self) -> bool:
         return self._process.poll() is None
@@ -72,26 +76,32 @@ class Locust:
         return "failed", endings.reason(code, log) or guess
 
 
-def _command(info: runs.RunInfo, scenario: Path) -> list[str]:
-    command = [
-        sys.executable, "-m", "locust", "-f", str(scenario), "--headless", "--only-summary",
+def run_arguments(info: runs.RunInfo, scenario: Path, spread: Spread) -> list[str]:
+    arguments = [
+        "-f", str(scenario), "--headless", "--only-summary",
         "--host", info.target, "--users", str(info.users), "--spawn-rate", str(info.users),
         "--stop-timeout", str(STOP_TIMEOUT), "--exit-code-on-error", "0", "--loglevel", "INFO",
+        *spread.arguments(),
     ]  # fmt: skip
     # An open loop ends with its schedule, and then waits for the answers.
     if info.duration is not None and not info.pacing.open:
-        command += ["--run-time", f"{max(1, round(info.duration))}s"]
-    return command
+        arguments += ["--run-time", f"{max(1, round(info.duration))}s"]
+    return arguments
+
+
+def worker_arguments(scenario: Path, master: Address, processes: int) -> list[str]:
+    several = ["--processes", str(processes)] if processes > 1 else []
+    return ["-f", str(scenario), "--worker", "--loglevel", "INFO", *joins(master), *several]
 
 
 def _start(
-    command: list[str], folder: Path, environment: dict[str, str], log: int
+    arguments: list[str], folder: Path, environment: dict[str, str], log: int
 ) -> subprocess.Popen[bytes]:
     try:
         # In the run folder no stray locust.conf or pyproject.toml is read; in a group of its own no Ctrl-C reaches it.
         return subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
+            [sys.executable, "-m", "locust", *arguments], cwd=folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise LoadRunError(
@@ -99,13 +109,12 @@ def _start(
         ) from error
 
 
-def _environment(made: runs.Run, target: Target) -> dict[str, str]:
+def _environment(handover: Handover, target: Target) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("LOCUST_", "KVOPS_"))
     }
-    handover = Handover(folder=str(made.folder), parent=os.getpid())
     secrets = {
         "KVOPS_API_KEY": target.api_key,
         "KVOPS_ADMIN_TOKEN": target.token,

@@ -20,6 +20,14 @@ class FileSink:
     def sample(self, sample: ClientSample) -> None:
         self._client.append(sample)
 
+    def append(self, requests: bytes, client: bytes) -> None:
+        """Whole lines of another process. Raises OSError."""
+        self._requests.append_lines(requests)
+        self._client.append_lines(client)
+
+    def flush(self) -> None:
+        pass
+
     def close(self) -> None:
         self._requests.close()
         self._client.close()

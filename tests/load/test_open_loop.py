@@ -1,0 +1,108 @@
+"""Open-loop runs against the scripted node: what the schedule says is sent, and what is not is said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kvops.load.pacing import Pacing, schedule
+from kvops.load.records import ErrorClass, read_client
+from tests.load.driven import drive, plan
+from tests.load.scripted import Reply, Request, node, serving
+
+BURST = Pacing(kind="burst", rate=5, burst_size=6, burst_every=1, max_in_flight=4)
+
+
+def test_a_slow_node_cannot_slow_its_own_test_down(tmp_path: Path) -> None:
+    """Every shot of the schedule is accounted for; those without room are not sent, and never sent later."""
+    held = threading.Event()
+
+    def slow(request: Request, reply: Reply) -> None:
+        if request.path == "/v1/chat/completions":
+            held.wait(1.5)
+        node(request, reply)
+
+    with serving(slow) as server:
+        run, records = drive(plan(server.url, tmp_path, pacing=BURST, duration=2.5))
+        sent = [r for r in server.requests if r.path == "/v1/chat/completions"]
+    wanted = [shot.at for shot in schedule(BURST, 5, 2.5)]
+    assert run.info.status == "finished"
+    assert run.info.pacing == BURST
+    start = min(r.t_intended for r in records) - wanted[0]  # type: ignore[type-var, operator]
+    assert sorted(r.t_intended - start for r in records) == pytest.approx(wanted, abs=1e-5)  # type: ignore[operator]
+    saturated = [r for r in records if r.error_class is ErrorClass.CLIENT_SATURATED]
+    assert len(sent) == len(records) - len(saturated)
+    assert len(saturated) >= 6, "of two bursts of six, four at most find room"
+    assert all(r.failed and r.group == "" and r.ttft is None for r in saturated)
+    answered = [r for r in records if r.expected]
+    assert all(r.asked_output == 4 and r.group in ("even", "odd") for r in answered)
+    assert all(
+        (r.lateness or 0) >= 0 and (r.scheduled_ttft or 0) >= (r.ttft or 0) for r in answered
+    )
+    assert max(one.late for one in read_client(run.folder)) > 0
+
+
+def test_a_trace_decides_when_and_how_much(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time,input_tokens,output_tokens\n10,30,7\n10.2,40,8\n10.4,50,9\n")
+    pacing = Pacing(kind="trace", trace=str(trace))
+    with serving(node) as server:
+        _, records = drive(plan(server.url, tmp_path, pacing=pacing, duration=None))
+        asked = [
+            r.json()["max_tokens"] for r in server.requests if r.path == "/v1/chat/completions"
+        ]
+    assert asked == [7, 8, 9]
+    assert [(r.asked_input, r.asked_output) for r in records] == [(30, 7), (40, 8), (50, 9)]
+
+
+def test_shots_are_shared_by_processes_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    pacing = Pacing(kind="constant", rate=20)
+    with serving(node) as server:
+        run, records = drive(plan(server.url, tmp_path, pacing=pacing, processes=2))
+    assert run.info.status == "finished", run.info.reason
+    assert len(records) == 40
+    assert len({r.seq for r in records}) == 40
+    assert {r.worker for r in records} == {0, 1}
+    assert {one.worker for one in read_client(run.folder)} == {0, 1}
+    for worker in (0, 1):
+        mine = sorted(r.t_intended for r in records if r.worker == worker)  # type: ignore[type-var]
+        assert len(mine) == 20
+
+
+def test_a_stopped_run_waits_for_answers_and_sends_nothing_new(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def slow(request: Request, reply: Reply) -> None:
+        if request.path == "/v1/chat/completions":
+            stop.set()
+            time.sleep(1.0)
+        node(request, reply)
+
+    pacing = Pacing(kind="constant", rate=1)
+    with serving(slow) as server:
+        run, records = drive(plan(server.url, tmp_path, pacing=pacing, duration=60.0), stop)
+    assert (run.info.status, run.info.reason) == ("interrupted", "interrupted by the user")
+    assert records
+    assert all(r.expected for r in records), "it had its time to be answered"
+    assert len(records) <= 3
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_mistake_in_a_task_ends_the_run_as_failed(tmp_path: Path, processes: int) -> None:
+    pacing = Pacing(kind="constant", rate=10)
+    with serving(node) as server:
+        made = plan(
+            server.url,
+            tmp_path,
+            pacing=pacing,
+            duration=60.0,
+            processes=processes,
+            options={"broken_at": 4},
+        )
+        run, records = drive(made)
+    assert run.info.status == "failed"
+    assert run.info.reason == "RuntimeError: the scenario is wrong here"
+    assert len(records) >= 4, "what came before is kept"
