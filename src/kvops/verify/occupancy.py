@@ -12,6 +12,9 @@ from kvops.telemetry.snapshot import Known, NodeSnapshot
 from kvops.verify.check import skip
 from kvops.verify.context import Context, pause
 
+STALE = 0.5
+"""Seconds: so old a reading may be whose age nobody tells."""
+
 
 class Occupancy(msgspec.Struct, frozen=True):
     running: float
@@ -20,6 +23,8 @@ class Occupancy(msgspec.Struct, frozen=True):
     """Blocks, or a ratio where the engine tells no blocks: only good for comparing."""
     generated: float
     """Output tokens since start."""
+    age: float = STALE
+    """Seconds since the engine told of its blocks."""
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -71,6 +76,7 @@ def from_snapshot(snapshot: NodeSnapshot) -> Occupancy:
         queue.value.waiting,
         kv.value.used_blocks,
         traffic.value.generation_tokens,
+        max(0.0, snapshot.taken_at - kv.at),
     )
 
 

@@ -87,13 +87,16 @@ async def _seen_running(context: Context, before: Occupancy, within: float) -> N
 async def _freed(
     context: Context, kind: str, before: Occupancy, tokens: int, within: float
 ) -> float:
-    started = asyncio.get_running_loop().time()
-    now, freed = await wait_until(
-        context,
-        lambda now: now.running <= before.running and now.kv_used <= before.kv_used,
-        within,
-    )
-    took = round(asyncio.get_running_loop().time() - started, 3)
+    """Seconds until a reading that is younger than the drop shows no more than there was before."""
+    clock = asyncio.get_running_loop().time
+    dropped = clock()
+
+    def back(now: Occupancy) -> bool:
+        fewer = now.running <= before.running and now.kv_used <= before.kv_used
+        return fewer and now.age < clock() - dropped
+
+    now, freed = await wait_until(context, back, within)
+    took = round(clock() - dropped, 3)
     require(
         freed,
         observed=f"{kind}: running {now.running:g}, KV used {now.kv_used:g} after {format_duration(within)}",
