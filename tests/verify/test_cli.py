@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvops.testing import TOKEN, serve
+from kvops.testing import LIMIT, TOKEN, serve
 from tests.harness import KVOPS, run_kvops
 
 SLOW = """
@@ -41,7 +41,7 @@ def test_a_sound_node_exits_0_and_leaves_the_result_on_disk(
     assert document["schema_version"] == 1
     assert (document["verdict"], document["exit_code"]) == ("pass", 0)
     assert len(document["checks"]) == 11
-    assert document["target"]["max_model_len"] == 512
+    assert document["target"]["max_model_len"] == LIMIT
     assert document["target"]["revision"] == "0123456789ab"
     (saved,) = Path(env["KVOPS_HOME"]).glob("state/runs/verify-*/result.json")
     assert json.loads(saved.read_text()) == document
