@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from kvops import registry
 from kvops.cli.outside import outside
@@ -164,13 +165,23 @@ def test_what_answers_and_is_no_node(
 def test_results_of_a_gate_on_a_full_disk(
     kvops_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvops.verify import command, result
+    from kvops.testing import serve
 
-    def full(report: result.Report) -> Path:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(result, "save", full)
-    assert "No space left" in command._save(None)  # type: ignore[arg-type]
+    from kvops import paths
+    from kvops.verify.command import gate
+    from kvops.verify.order import Asked, prepare
+
+    with serve() as node:
+        order = prepare(Asked(node=node.url, only=["resp.short"]))
+        monkeypatch.setattr(paths, "write_atomic", full)
+        console = Console(record=True, width=120)
+        assert gate(order, console) == 0
+    said = console.export_text()
+    assert "✓ pass" in said
+    assert "not saved: result.json: No space left on device" in said
 
 
 def test_ctrl_c_in_the_imports_of_the_command_line(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from kvops.telemetry.targets import Target
 from kvops.testing import serve
-from kvops.verify import result, runner
+from kvops.verify import result, runner, runs
 from kvops.verify.check import Check, Outcome, Parameters
 from kvops.verify.context import Context
-from kvops.verify.profile import Entry, PlannedCheck
+from kvops.verify.profile import Entry
 from kvops.verify.result import Report
+from kvops.verify.selection import PlannedCheck
 
 Body = Callable[[Context, Parameters], Awaitable[Outcome]]
 
@@ -123,7 +124,7 @@ def test_a_cancelled_run_returns_what_it_has() -> None:
 
 def test_the_report_survives_the_disk(kvops_home: object) -> None:
     report = run(planned("a", broken), planned("b", good))
-    path = result.save(report)
+    path = runs.save(report)
     assert path.parent.name == f"verify-{report.run_id}"
     assert result.decode(path.read_bytes()) == report
     assert path.stat().st_mode & 0o077 == 0

@@ -70,7 +70,7 @@ def _register() -> None:
     app.add_typer(load.app, name="load")
     app.command("snapshot")(snapshot.snapshot)
     app.command("tui")(tui.tui)
-    app.command("verify")(verify.verify)
+    app.add_typer(verify.app, name="verify")
     app.command("demo")(demo.demo)
     app.command("version")(version)
 

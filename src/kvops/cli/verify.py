@@ -7,9 +7,19 @@ from pathlib import Path
 import typer
 
 from kvops.cli.output import report_console
+from kvops.cli.verify_runs import checks, named, runs, schema, show
+from kvops.errors import UsageError
+
+app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app.command("runs")(runs)
+app.command("show")(show)
+app.command("checks")(checks)
+app.command("schema")(schema)
 
 
+@app.callback()
 def verify(
+    context: typer.Context,
     node: str | None = typer.Option(
         None,
         "--node",
@@ -20,13 +30,61 @@ def verify(
         "smoke", "--profile", metavar="PROFILE", help="A built-in profile or a .yaml file."
     ),
     only: list[str] = typer.Option(
-        [], "--only", metavar="CHECK", help="Run only this check; may be repeated."
+        [],
+        "--only",
+        metavar="CHECK",
+        help="Run only this check, area (V7) or prefix (recall.); repeatable.",
     ),
     skip: list[str] = typer.Option(
-        [], "--skip", metavar="CHECK", help="Leave this check out; may be repeated."
+        [],
+        "--skip",
+        metavar="CHECK",
+        help="Leave this check, area or prefix out; repeatable.",
     ),
     json_file: str | None = typer.Option(
         None, "--json", metavar="FILE", help="Write the result there; - for stdout."
+    ),
+    junit_file: str | None = typer.Option(
+        None, "--junit", metavar="FILE", help="Write it as JUnit XML, for CI."
+    ),
+    html_file: str | None = typer.Option(
+        None, "--html", metavar="FILE", help="Write it as one HTML file, with plots."
+    ),
+    markdown_file: str | None = typer.Option(
+        None, "--markdown", metavar="FILE", help="Write it as Markdown."
+    ),
+    baseline: str | None = typer.Option(
+        None,
+        "--baseline",
+        metavar="RUN",
+        help="Compare measurements with this run or result file, or with the last good one: last.",
+    ),
+    force_baseline: bool = typer.Option(
+        False, "--force-baseline", help="Compare also with a run of another model or engine."
+    ),
+    waive: list[str] = typer.Option(
+        [],
+        "--waive",
+        metavar="CHECK",
+        help="Let this check stand although it does not pass; needs --reason; may be repeated.",
+    ),
+    reason: list[str] = typer.Option(
+        [],
+        "--reason",
+        metavar="TEXT",
+        help="Why; one for each --waive, recorded with your name in all reports.",
+    ),
+    resume: str | None = typer.Option(
+        None,
+        "--resume",
+        metavar="RUN",
+        help="Go on with an interrupted run, or with the latest of them: last.",
+    ),
+    allow_remote: list[str] = typer.Option(
+        [],
+        "--allow-remote",
+        metavar="HOST",
+        help="A host other than this one may be loaded; may be repeated.",
     ),
     api_key_file: Path | None = typer.Option(
         None, "--api-key-file", metavar="FILE", help="File with a key of the data plane."
@@ -38,19 +96,56 @@ def verify(
         None, "--control-url", metavar="URL", help="Control plane, when --node is a URL."
     ),
 ) -> None:
-    """Check that a node does what it was promised to do.
+    """Check that a node does what it was promised to do; or list, show and explain: see the commands.
 
-    Exit codes: 0 all required checks passed, 1 one failed, 2 usage or configuration, 3 inconclusive,
-    4 node unreachable, 130 interrupted. With --only or --skip they speak of the checks that ran, and the
-    verdict says "partial".
+    Exit codes: 0 all required checks passed or are waived, 1 one failed, 2 usage or configuration,
+    3 inconclusive, 4 node unreachable, 130 interrupted. With --only or --skip they speak of the checks
+    that ran, and the verdict says "partial".
     """
-    from kvops.telemetry import targets
-    from kvops.verify.command import gate, planned, require_writable
+    if context.invoked_subcommand is not None:
+        _require_no_options(context)
+        return
+    from kvops.verify.command import gate
+    from kvops.verify.order import Asked, prepare
+    from kvops.verify.outputs import STDOUT
 
-    plan = planned(profile, only, skip)
-    require_writable(json_file)
-    target = targets.resolve(
-        node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    if resume is not None and _was_typed(context, "profile"):
+        raise UsageError(
+            "--resume goes on with the profile that the run was started with",
+            hint="leave --profile out",
+        )
+    wanted = named(json_file, junit_file, html_file, markdown_file)
+    order = prepare(
+        Asked(
+            node=node,
+            profile=profile,
+            only=only,
+            skip=skip,
+            wanted=wanted,
+            baseline=baseline,
+            force_baseline=force_baseline,
+            waive=waive,
+            reason=reason,
+            resume=resume,
+            allow_remote=allow_remote,
+            api_key_file=api_key_file,
+            token_file=token_file,
+            control_url=control_url,
+        )
     )
-    console = report_console(stderr=json_file == "-")
-    raise typer.Exit(gate(target, plan, json_file, console))
+    raise typer.Exit(gate(order, report_console(stderr=STDOUT in wanted.values())))
+
+
+def _require_no_options(context: typer.Context) -> None:
+    """Raises UsageError for an option that would be lost, since it stands before a command that has its own."""
+    for name in context.params:
+        if _was_typed(context, name):
+            raise UsageError(
+                f"an option stands before {context.invoked_subcommand!r}, which does not look at it",
+                hint=f"kvops verify {context.invoked_subcommand} --help lists its own",
+            )
+
+
+def _was_typed(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"

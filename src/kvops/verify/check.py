@@ -49,6 +49,10 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     """Attempts measured, before `values` and `lost` were thinned to MAX_SAMPLES."""
 
+    def __post_init__(self) -> None:
+        if len(self.values) > MAX_SAMPLES or not all(map(math.isfinite, self.values)):
+            raise ValueError(f"more than {MAX_SAMPLES} values, or one not finite: use Samples.of")
+
     @classmethod
     def of(
         cls, values: Iterable[float], *, unit: str, direction: Literal["lower", "higher"]
@@ -141,7 +145,7 @@ def warn(*, observed: Value, expected: Value, remedy: str, **evidence: Any) -> N
 
 
 def skip(reason: str, *, remedy: str = "") -> NoReturn:
-    _end("skip", reason, None, remedy, {})
+    _end("skip", reason, None, remedy, {"n": 0})
 
 
 def inconclusive(reason: str, *, expected: Value, remedy: str, **evidence: Any) -> NoReturn:

@@ -1,0 +1,190 @@
+"""Measurements of a run against those of an earlier good one: a row for each series, judged as a check is.
+
+Worse is a shift that a two-sample test tells from none and that is larger than what the profile tolerates; not worse
+has to be shown by the interval of the shift. A comparison of what is not alike is refused, or says so.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from kvops.errors import UsageError
+from kvops.telemetry.targets import Target
+from kvops.units import format_ratio
+from kvops.verify import runs, words
+from kvops.verify.check import Samples
+from kvops.verify.facts import Facts
+from kvops.verify.profile import BaselineRules
+from kvops.verify.result import BaselineFacts, CheckResult, Report, concluded, exit_code
+from kvops.verify.resume import differences
+from kvops.verify.series import Judgement, judge
+from kvops.verify.waivers import BASELINE, covering
+
+_TITLE = "Not worse than before"
+_PURPOSE = "A measurement is not worse than in the last good run, by a two-sample test with a floor of what counts."
+
+
+def named(text: str) -> Report | None:
+    """The run that `--baseline` names; None for `last`, which is known only with the node. Raises UsageError."""
+    if text == runs.LAST:
+        return None
+    report = runs.find(text)
+    if not any(check.samples for check in report.checks):
+        raise UsageError(
+            f"--baseline {text}: run {report.run_id} holds no measurements to compare with",
+            hint="name one of a profile that measures, such as golive: kvops verify runs",
+        )
+    return report
+
+
+def last_good(target: Target, facts: Facts, profile: str) -> Report | None:
+    """The latest kept run of this profile on this node, with this engine and model, that exited with 0 and measured."""
+    for report in runs.reports():
+        same_node = report.target.name == target.name or report.target.url == target.url
+        alike = not unlike(report.target, facts) and report.profile == profile
+        measured = any(check.samples for check in report.checks)
+        if same_node and alike and measured and report.exit_code == 0:
+            return report
+    return None
+
+
+def unlike(before: Facts, now: Facts) -> list[str]:
+    """Why two runs measure different things, in words; empty when they do not."""
+    return [
+        f"{what} {was or 'unknown'} then, {is_now or 'unknown'} now"
+        for what, was, is_now in (
+            ("model", before.model, now.model),
+            ("engine", before.engine, now.engine),
+        )
+        if was != is_now
+    ]
+
+
+def require_alike(before: Report, facts: Facts, *, force: bool) -> None:
+    """Raises UsageError before any check is run when the comparison would be of other things, unless forced."""
+    found = unlike(before.target, facts)
+    if found and not force:
+        raise UsageError(
+            f"--baseline {before.run_id} is of something else: {'; '.join(found)}",
+            hint="name a run that is alike, or compare all the same with --force-baseline",
+        )
+
+
+def compared(report: Report, before: Report | None, rules: BaselineRules) -> Report:
+    """`report` with a row a series, and the verdict that follows. Without an earlier run a skipped row says so."""
+    rows = list(_rows(report, before, rules)) if before else [_nothing(rules)]
+    rows = [
+        msgspec.structs.replace(row, waived=covering(report.waivers, row.id, row.verdict))
+        for row in rows
+    ]
+    checks = (*report.checks, *rows)
+    verdict = concluded(checks)
+    return msgspec.structs.replace(
+        report,
+        checks=checks,
+        baseline=_facts(report, before) if before else None,
+        verdict=verdict,
+        exit_code=exit_code(verdict),
+    )
+
+
+def _facts(report: Report, before: Report) -> BaselineFacts:
+    said = [*unlike(before.target, report.target)]
+    said += [line for line in differences(before.target, report.target) if line not in said]
+    if before.exit_code != 0:
+        said.append(f"that run was not good: {before.verdict}")
+    if before.profile_hash != report.profile_hash:
+        said.append(f"profile {before.profile} or its thresholds")
+    was, now = before.environment, report.environment
+    if (was.host, was.cores) != (now.host, now.cores):
+        said.append(f"run from {was.host}, {was.cores} cores then, {now.host}, {now.cores} now")
+    then = {name for check in before.checks for name in check.samples}
+    new = [name for check in report.checks for name in check.samples if name not in then]
+    return BaselineFacts(
+        run_id=before.run_id,
+        started_at=before.started_at,
+        model=before.target.model,
+        engine=before.target.engine,
+        differences=tuple(said),
+        new=tuple(new),
+    )
+
+
+def _rows(report: Report, before: Report, rules: BaselineRules) -> Iterator[CheckResult]:
+    now = {check.id: check for check in report.checks}
+    for was in before.checks:
+        check = now.get(was.id)
+        if check is None:
+            continue  # left out of this run, which the report says already
+        for name, samples in was.samples.items():
+            yield _row(name, was, check, samples, rules)
+
+
+def _row(
+    name: str, was: CheckResult, check: CheckResult, before: Samples, rules: BaselineRules
+) -> CheckResult:
+    rule = next((r for pattern, r in rules.series.items() if fnmatch.fnmatch(name, pattern)), None)
+    tolerance = rules.tolerance if rule is None or rule.tolerance is None else rule.tolerance
+    severity = rules.severity if rule is None or rule.severity is None else rule.severity
+    after = check.samples.get(name)
+    changed = [key for key in was.parameters if was.parameters[key] != check.parameters.get(key)]
+    if after is None:
+        found = Judgement("inconclusive", "not measured in this run", n=0)
+    elif changed:
+        found = Judgement("inconclusive", f"measured with another {', '.join(changed)}", n=0)
+    elif (before.unit, before.direction) != (after.unit, after.direction):
+        found = Judgement("inconclusive", f"measured in {before.unit} then, {after.unit} now", n=0)
+    else:
+        found = judge(before, after, tolerance, rules.confidence, rules.min_samples)
+    worst = "slower or larger" if before.direction == "lower" else "lower"
+    return CheckResult(
+        id=f"{BASELINE}{name}",
+        title=_TITLE,
+        purpose=_PURPOSE,
+        area=check.area,
+        severity=severity,
+        verdict=found.verdict,
+        observed=found.observed,
+        expected=f"at most {format_ratio(tolerance)} {worst} than {_middle(before)}",
+        unit="",
+        n=found.n,
+        min_samples=rules.min_samples,
+        took_seconds=0.0,
+        parameters={"tolerance": tolerance, "confidence": rules.confidence},
+        evidence=found.evidence | {"check": check.id},
+        remedy="" if found.verdict == "pass" else _remedy(found, check.id),
+    )
+
+
+def _remedy(found: Judgement, check: str) -> str:
+    if found.verdict == "inconclusive":
+        return f"let {check} measure more, in both runs: its parameters in the profile"
+    return "look at what changed since (kvops config history), and run again on an idle machine"
+
+
+def _middle(samples: Samples) -> str:
+    ordered = sorted((*samples.values, *[math.inf] * samples.lost))
+    middle = ordered[len(ordered) // 2] if ordered else math.nan
+    return words.value(middle, samples.unit) if math.isfinite(middle) else "a failure"
+
+
+def _nothing(rules: BaselineRules) -> CheckResult:
+    return CheckResult(
+        id=f"{BASELINE}none",
+        title=_TITLE,
+        purpose=_PURPOSE,
+        severity=rules.severity,
+        verdict="skip",
+        observed="no earlier good run of this profile, node, engine and model is kept",
+        expected=None,
+        unit="",
+        n=0,
+        took_seconds=0.0,
+        parameters={},
+        evidence={},
+        remedy="this run can be the first: --baseline last finds it the next time",
+    )

@@ -1,0 +1,105 @@
+"""A gate run as one HTML file that needs nothing else: verdict, what to do, checks, plots, evidence."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+
+from kvops.units import format_whole
+from kvops.verify import words
+from kvops.verify.check import Samples
+from kvops.verify.result import Report
+
+SIGNS = {
+    "pass": "✓",
+    "warn": "!",
+    "fail": "✗",
+    "skip": "–",
+    "inconclusive": "?",
+    "error": "‼",
+    "unreachable": "✗",
+    "interrupted": "?",
+}
+_ORDER = ("fail", "error", "inconclusive", "warn", "skip")
+
+
+def render(report: Report, folder: Path | None = None) -> bytes:
+    """`folder`: the run's, where its plots are; a plot that is gone is left out."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("kvops.verify"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        report=report,
+        words=words,
+        signs=SIGNS,
+        to_do=_to_do(report),
+        plots=_plots(report, folder),
+        kept_facts=_facts(report),
+        moment=_moment,
+        series_words=_series,
+        as_json=_as_json,
+    )
+    return page.encode()
+
+
+def _to_do(report: Report) -> list[Any]:
+    """What did not pass and has a next step, the gravest first."""
+    found = [
+        check
+        for check in report.checks
+        if check.waived or (check.verdict != "pass" and (check.remedy or check.verdict != "skip"))
+    ]
+    return sorted(
+        found,
+        key=lambda check: (check.severity == "advisory", _ORDER.index(check.verdict)),
+    )
+
+
+def _plots(report: Report, folder: Path | None) -> list[dict[str, str]]:
+    """Each as a data URL: an image runs no script, whatever is in it."""
+    found = []
+    for check in report.checks:
+        for kept in check.artifacts:
+            if kept.plot and folder is not None and (folder / kept.path).is_file():
+                data = base64.b64encode((folder / kept.path).read_bytes()).decode()
+                source = f"data:image/svg+xml;base64,{data}"
+                found.append({"source": source, "title": kept.title, "check": check.id})
+    return found
+
+
+def _facts(report: Report) -> str:
+    target = report.target
+    facts = {
+        "revision": target.revision,
+        "KV cache": target.kv_dtype,
+        "configuration": target.config_hash and target.config_hash[:12],
+        "GPU": ", ".join(target.gpus),
+    }
+    return " · ".join(f"{name} {words.printable(said)}" for name, said in facts.items() if said)
+
+
+def _moment(text: str) -> str:
+    return f"{text[:19].replace('T', ' ')} UTC"
+
+
+def _series(samples: Samples) -> str:
+    """Count and range; no percentile, since there may be too few for one."""
+    count = f"{format_whole(len(samples.values))} values"
+    if samples.lost:
+        count += f", {format_whole(samples.lost)} failed"
+    if not samples.values:
+        return count
+    low, high = (words.value(v, samples.unit) for v in (min(samples.values), max(samples.values)))
+    return f"{count}, {low} to {high}; {samples.direction} is better"
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

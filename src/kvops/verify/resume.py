@@ -1,0 +1,101 @@
+"""Going on with an interrupted run: only where node, profile and thresholds are what they were."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from kvops.errors import UsageError
+from kvops.telemetry.targets import Target
+from kvops.verify import runs
+from kvops.verify.facts import Facts
+from kvops.verify.result import Report
+from kvops.verify.selection import Plan
+
+_FACTS = {
+    "engine": "engine",
+    "engine_version": "engine version",
+    "model": "model",
+    "revision": "revision",
+    "max_model_len": "context length",
+    "kv_dtype": "KV dtype",
+    "config_hash": "configuration",
+}
+
+
+def unfinished(text: str) -> Report:
+    """The kept run that `--resume` names; `last` is the latest interrupted one. Raises UsageError."""
+    if text == runs.LAST:
+        found = next((one for one in runs.reports() if one.verdict == "interrupted"), None)
+        if found is None:
+            raise UsageError(
+                "no interrupted run is kept", hint="kvops verify runs lists what there is"
+            )
+        _require_ended(found)
+        return found
+    report = runs.find(text)
+    if report.verdict != "interrupted":
+        raise UsageError(
+            f"run {report.run_id} is not interrupted, its verdict is {report.verdict}",
+            hint="start a new one: leave --resume out",
+        )
+    _require_ended(report)
+    return report
+
+
+def _require_ended(report: Report) -> None:
+    if runs.is_running(report.run_id):
+        raise UsageError(
+            f"run {report.run_id} still goes on in another process",
+            hint="wait for it to end, or stop it with Ctrl-C",
+        )
+
+
+def require_same(earlier: Report, plan: Plan, target: Target) -> None:
+    """Raises UsageError that says in what the run would differ from its first part."""
+    differs = []
+    if earlier.target.name != target.name and target.url != earlier.target.url:
+        differs.append(f"node {earlier.target.url} then, {target.url} now")
+    if plan.profile.name != earlier.profile:
+        differs.append(f"profile {earlier.profile} then, {plan.profile.name} now")
+    elif plan.fingerprint != earlier.profile_hash:
+        differs.append(
+            f"checks or thresholds of profile {earlier.profile}: "
+            f"{earlier.profile_hash or 'unknown'} then, {plan.fingerprint} now"
+        )
+    _require_none(earlier, differs)
+
+
+def agreement(earlier: Report | None) -> Callable[[Facts], None]:
+    """What raises UsageError when the node that answers is not configured as in the first part of the run."""
+
+    def agrees(facts: Facts) -> None:
+        if earlier is not None and earlier.checks:
+            _require_none(earlier, differences(earlier.target, facts))
+
+    return agrees
+
+
+def differences(before: Facts, now: Facts) -> list[str]:
+    """In words, of all that both are known to be; what one did not say is no difference."""
+    pairs = {said: (getattr(before, name), getattr(now, name)) for name, said in _FACTS.items()}
+    pairs["GPUs"] = (", ".join(before.gpus) or None, ", ".join(now.gpus) or None)
+    return [
+        f"{said} {was} then, {is_now} now"
+        for said, (was, is_now) in pairs.items()
+        if was is not None and is_now is not None and was != is_now
+    ]
+
+
+def _require_none(earlier: Report, differs: Sequence[str]) -> None:
+    if differs:
+        raise UsageError(
+            f"run {earlier.run_id} cannot be gone on with: {'; '.join(differs)}",
+            hint="start a new one: leave --resume out",
+        )
+
+
+def command(run_id: str, options: Sequence[tuple[str, str]]) -> str:
+    """What to type to go on."""
+    words = ["kvops", "verify", "--resume", run_id]
+    return shlex.join([*words, *(word for option in options for word in option)])

@@ -1,0 +1,155 @@
+"""A gate run in words, the same in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kvops.units import format_bytes, format_duration, format_whole
+from kvops.verify.check import Value
+from kvops.verify.result import CheckResult, Report
+from kvops.verify.verdict import RunVerdict
+
+MEANING: dict[RunVerdict, str] = {
+    "pass": "every required check passed",
+    "warn": "every required check passed, with remarks",
+    "fail": "a required check failed",
+    "inconclusive": "a required check could not be decided, or everything was skipped",
+    "unreachable": "no node could be reached",
+    "interrupted": "stopped before the end",
+}
+AREAS = {
+    "V1": "reachable",
+    "V2": "responses",
+    "V3": "logs",
+    "V4": "resources",
+    "V5": "concurrency",
+    "V6": "alerts",
+    "V7": "long-text recall",
+    "V8": "performance",
+    "V9": "peak memory",
+    "V10": "stability",
+}
+
+_FORMATS: dict[str, Callable[[float], str]] = {"seconds": format_duration, "bytes": format_bytes}
+
+
+def printable(text: str) -> str:
+    """Without control characters: parts of it came from the node."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def value(given: Value, unit: str = "") -> str:
+    if given is None:
+        return "–"
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, int | float) and unit in _FORMATS:
+        return _FORMATS[unit](given)
+    if isinstance(given, float):
+        given = f"{given:.4g}"
+    elif isinstance(given, int):
+        given = format_whole(given)
+    else:
+        return printable(given)
+    return f"{given} {unit}".strip()
+
+
+def observed(check: CheckResult) -> str:
+    return value(check.observed, check.unit)
+
+
+def expected(check: CheckResult) -> str:
+    return f"{check.op} {value(check.expected, check.unit)}".strip()
+
+
+def took(check: CheckResult) -> str:
+    return format_duration(check.took_seconds) if check.n else "–"
+
+
+def target(report: Report) -> tuple[str, ...]:
+    """Address, engine, model, length; of a node that was not reached the address alone."""
+    facts = report.target
+    engine = " ".join(filter(None, (facts.engine, facts.engine_version)))
+    limit = facts.max_model_len
+    said = (
+        engine or "engine not recognised",
+        facts.model or "names no model",
+        f"{format_whole(limit)} tokens" if limit else "names no context length",
+    )
+    known = report.checks or any((engine, facts.model, limit))
+    return tuple(printable(part) for part in (facts.url, *(said if known else ())))
+
+
+def conclusion(report: Report) -> str:
+    """Why the verdict is what it is; waivers are never left unsaid."""
+    said = report.reason or MEANING[report.verdict]
+    if report.verdict == "warn":
+        said = passed_with(report)
+    elif report.waived:
+        said = f"{said} ({_count(len(report.waived), 'finding')} waived)"
+    if report.left_out:
+        said = said.replace("every required check passed", "every required check that ran passed")
+    return said
+
+
+def passed_with(report: Report) -> str:
+    """`passed with 2 waivers`; without any what a warning means."""
+    if not report.waived:
+        return MEANING["warn"]
+    said = f"passed with {_count(len(report.waived), 'waiver')}"
+    open_findings = [c for c in report.checks if c.verdict not in ("pass", "skip") and not c.waived]
+    return f"{said}, and remarks" if open_findings else said
+
+
+def partial(report: Report) -> str:
+    """`partial: 3 of 11 checks run`, or empty."""
+    if not (report.partial and report.checks):
+        return ""
+    made = [check for check in report.checks if not check.id.startswith("baseline.")]
+    count = len(made) + len(report.not_run) + len(report.left_out)
+    return f"partial: {len(made)} of {count} checks run"
+
+
+def tally(checks: Iterable[CheckResult]) -> str:
+    """`9 pass, 1 fail, 1 skip`."""
+    counts: dict[str, int] = {}
+    for check in checks:
+        counts[check.verdict] = counts.get(check.verdict, 0) + 1
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def waiver(check: CheckResult) -> str:
+    """`waived by ops (uid 1000) on 2026-01-02: known, fixed in 1.3`; empty without one."""
+    given = check.waived
+    if given is None:
+        return ""
+    return printable(f"waived by {given.by} on {given.at[:10]}: {given.reason}")
+
+
+def left_out(report: Report) -> list[str]:
+    """Lines on what of the profile was not run, and why."""
+    lines = [f"not run: {', '.join(report.not_run)}"] if report.not_run else []
+    for option in ("--only", "--skip"):
+        ids = [name for name, by in report.left_out.items() if by == option]
+        if ids:
+            lines.append(f"left out by {option}: {', '.join(ids)}")
+    unused = {waiver.id for waiver in report.waivers} - {check.id for check in report.waived}
+    if unused:
+        lines.append(f"waived, but there was nothing to waive: {', '.join(sorted(unused))}")
+    return lines
+
+
+def baseline(report: Report) -> list[str]:
+    """Lines on the run that this one was compared with."""
+    facts = report.baseline
+    if facts is None:
+        return []
+    lines = [f"compared with run {facts.run_id} of {facts.started_at[:16].replace('T', ' ')}"]
+    lines += [f"differs: {printable(difference)}" for difference in facts.differences]
+    if facts.new:
+        lines.append(f"new, nothing to compare with: {', '.join(facts.new)}")
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
