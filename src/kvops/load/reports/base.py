@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -78,10 +79,15 @@ def verdict(failures: Sequence[str], gaps: Sequence[str], notes: Sequence[str] =
 
 
 def failure_lines(records: Sequence[RequestRecord], most: int = 5) -> list[str]:
-    """The first failures, one line each, and how many more there are."""
-    failed = [record for record in records if record.failed]
-    lines = [
-        f"{record.name}: {record.error_class}: {record.error or 'no message'}"
-        for record in failed[:most]
+    """The first kinds of failures, one line each with how often it came, and how many more failures there are."""
+    counts = Counter(_line(record) for record in records if record.failed)
+    shown = [
+        line if count == 1 else f"{line} ({count} times)"
+        for line, count in list(counts.items())[:most]
     ]
-    return [*lines, f"and {len(failed) - most} more failures"] if len(failed) > most else lines
+    left = counts.total() - sum(list(counts.values())[:most])
+    return [*shown, f"and {left} more failures"] if left else shown
+
+
+def _line(record: RequestRecord) -> str:
+    return f"{record.name}: {record.error_class}: {record.error or 'no message'}"

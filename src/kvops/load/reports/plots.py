@@ -9,14 +9,16 @@ import io
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvops import paths
+from kvops.units import format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDTH = 9.0
@@ -25,9 +27,10 @@ BLUE, ORANGE, GREEN, RED, VIOLET, GREY = (
     "#2563eb", "#ea7a0c", "#15803d", "#dc2626", "#7c3aed", "#94a3b8",
 )  # fmt: skip
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, GREY)
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and is small
     "svg.hashsalt": "kvops",  # the same data gives the same file
+    "text.parse_math": False,  # a name with a dollar sign is a name
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,
@@ -69,7 +72,7 @@ def svg(plot: Plot) -> str:
 
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, plot.height))
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.94, bottom=0.5 / plot.height)
+        figure.subplots_adjust(left=0.09, right=0.98, top=0.94, bottom=0.5 / plot.height)
         plot.draw(figure)
         file = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -137,6 +140,12 @@ def heat_map(
         axes.set_ylabel(up)
 
     return Plot(title, draw, note, height=1.1 + 0.3 * len(rows))
+
+
+def in_time(axis: Axis) -> None:
+    """Ticks of a scale in seconds, as times are written everywhere."""
+    axis.set_major_formatter(lambda seconds, _: format_duration(seconds) if seconds > 0 else "0")
+    axis.set_minor_formatter(lambda *_: "")
 
 
 def label(axes: Axes, across: str, up: str) -> None:

@@ -9,21 +9,41 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvops.load.reports import injection, plain, ramp, recall
+from kvops.load.reports import (
+    batch,
+    disconnect,
+    fairness,
+    injection,
+    knee,
+    lengths,
+    plain,
+    prefix,
+    ramp,
+    recall,
+    recovery,
+    slo,
+    soak,
+    turns,
+    words,
+)
+from kvops.load.reports.analysis import Analysis, basis, examine
 from kvops.load.reports.base import Report, RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns, seconds
-from kvops.load.statistics import Series, Summary, saturation, summarize
+from kvops.load.statistics import Series, Summary
 from kvops.units import format_duration, format_whole
 
-REPORTS = cast(
-    "dict[str, Report]", {"recall": recall, "injection": injection, "ramp": ramp, "plain": plain}
-)
+REPORTS = cast("dict[str, Report]", {
+    "recall": recall, "injection": injection, "ramp": ramp, "plain": plain, "knee": knee, "slo": slo, "batch": batch,
+    "lengths": lengths, "fairness": fairness, "prefix": prefix, "turns": turns, "soak": soak, "recovery": recovery,
+    "disconnect": disconnect,
+})  # fmt: skip
+SCHEMA_VERSION = 1
 STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 
 
 def judge(data: RunData) -> Verdict:
     """The report's own verdict; a run that did not come to its end can still fail, but not pass."""
-    early = _early(data)
+    early = [*_early(data), *(f"partial: {line}" for line in data.damage)]
     if not any(not record.cancelled for record in data.records):
         return verdict([], [*early, "no request was answered: there is nothing to judge"])
     own = REPORTS[data.info.report].judge(data)
@@ -45,41 +65,53 @@ def _early(data: RunData) -> list[str]:
             return ["the run never ended"]
 
 
+def analyse(data: RunData) -> Analysis:
+    return examine(data, judge(data))
+
+
 def as_json(data: RunData) -> dict[str, Any]:
+    return told(data, analyse(data))
+
+
+def told(data: RunData, found: Analysis) -> dict[str, Any]:
+    """For a program. `report` is the scenario's own part."""
+    shared = msgspec.to_builtins(found)
     return {
+        "schema_version": SCHEMA_VERSION,
         "run": msgspec.to_builtins(data.info),
         "folder": str(data.folder),
-        "verdict": msgspec.to_builtins(judge(data)),
-        "summary": msgspec.to_builtins(summarize(data.records)),
+        "damage": list(data.damage),
+        **shared,
         "report": REPORTS[data.info.report].facts(data) if data.records else {},
-        "client_saturated": saturation(data.client),
+        "client_saturated": found.client.doubt,
     }
 
 
 def render(data: RunData) -> RenderableType:
+    return shown(data, analyse(data))
+
+
+def shown(data: RunData, found: Analysis) -> RenderableType:
+    """For a terminal."""
     parts: list[RenderableType] = [_head(data)]
     if data.records:
-        parts += [REPORTS[data.info.report].body(data), _numbers(summarize(data.records))]
-    return Group(*parts, _verdict(data))
+        parts += [REPORTS[data.info.report].body(data), _numbers(found), _basis(found)]
+    return Group(*parts, _verdict(found))
 
 
 def _head(data: RunData) -> Text:
     info = data.info
-    took = (
-        ""
-        if info.finished_at is None
-        else f", {format_duration(info.finished_at - info.started_at)}"
-    )
-    users = "user" if info.users == 1 else "users"
+    took = f", {words.took(info)}" if info.finished_at is not None else ""
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.started_at))
     text = Text(f"{info.scenario}", style="bold")
     text.append(f"  {info.model} at {info.target}\n", style="not bold")
     return text.append(
-        f"{started}{took}, {info.users} {users}, seed {info.seed}, {info.status}", "dim"
+        f"{started}{took}, {words.load(info)}, seed {info.seed}, {info.status}", "dim"
     )
 
 
-def _numbers(total: Summary) -> RenderableType:
+def _numbers(found: Analysis) -> RenderableType:
+    total = found.summary
     failed = f"{total.failed} failed" + (
         f", {total.cancelled} cut off at the end" if total.cancelled else ""
     )
@@ -87,10 +119,22 @@ def _numbers(total: Summary) -> RenderableType:
     titles = ("", "p50", "p95", "p99", "max", "n", "p95+failed")
     table = Columns(titles, give_up=("p95+failed", "p99", "max"))
     _series(table, "first token", total.ttft)
+    if total.scheduled_ttft.samples and found.client.lateness.samples:
+        _series(table, "as scheduled", total.scheduled_ttft)
     _series(table, "delta gap", total.itl)
     _series(table, "per token", total.tpot)
     _series(table, "whole", total.e2e)
+    if found.typical is not None:
+        _series(table, "first, warm", found.typical.ttft)
     return Group(Text(title), table)
+
+
+def _basis(found: Analysis) -> Text:
+    claims = (
+        f"{name} p{100 * one.share:g} <= {format_duration(one.bound)}: {one}"
+        for name, one in found.objectives.items()
+    )
+    return Text("\n".join([*claims, *basis(found)]), style="dim")
 
 
 def _series(table: Columns, title: str, one: Series) -> None:
@@ -115,20 +159,11 @@ def _tokens(total: Summary) -> str:
     return text + (f"; {total.without_usage} answers without usage" if total.without_usage else "")
 
 
-def _verdict(data: RunData) -> Text:
-    found = judge(data)
-    text = Text(found.outcome.upper(), style=STYLES[found.outcome])
-    for line in found.reasons:
+def _verdict(found: Analysis) -> Text:
+    verdict = found.verdict
+    text = Text(verdict.outcome.upper(), style=STYLES[verdict.outcome])
+    for line in verdict.reasons:
         text.append(f"\n  {line}", style="not bold")
-    busy = saturation(data.client)
-    notes = [
-        *found.notes,
-        *(
-            [f"client-side times are doubtful: {busy}"]
-            if busy and busy not in found.reasons
-            else []
-        ),
-    ]
-    for line in notes:
+    for line in verdict.notes:
         text.append(f"\n  note: {line}", style="dim")
     return text

@@ -1,6 +1,6 @@
 """Exact statistics of a run's records. A percentile from too few samples is not given; a failure is never fast."""
 
-from kvops.load.statistics.arrivals import Arrivals, pooled_gaps, tokens_between
+from kvops.load.statistics.arrivals import pooled_gaps, token_rates, tokens_between
 from kvops.load.statistics.client_health import (
     CPU_BOUND,
     LAG_BOUND,
@@ -34,7 +34,6 @@ __all__ = [
     "LAG_BOUND",
     "LEAST_SAMPLES",
     "SATURATED_SHARE",
-    "Arrivals",
     "Claim",
     "ClientHealth",
     "Goodput",
@@ -61,6 +60,7 @@ __all__ = [
     "steadiness",
     "summarize",
     "token_check",
+    "token_rates",
     "tokens_between",
     "tpot",
     "trend",

@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from kvops.load.records import RequestRecord
 from kvops.load.statistics.percentiles import Values, as_array
 
-
-class Arrivals:
-    """Every content delta with the tokens it brought: a delta counts as its share of the request's tokens.
-
-    Requests without usage bring nothing.
-    """
-
-    def __init__(self, records: Iterable[RequestRecord]) -> None:
-        counted = [
-            record
-            for record in records
-            if record.ttft is not None and record.completion_tokens is not None
-        ]
-        sizes = np.array([len(record.itl) + 1 for record in counted], dtype=np.int64)
-        first = np.array([record.t_send + (record.ttft or 0.0) for record in counted])
-        tokens = np.array([record.completion_tokens or 0 for record in counted], dtype=np.float64)
-        self.at: Values = _unrolled(first, sizes, pooled_gaps(counted))
-        """Unix seconds, in the order of the records."""
-        self.tokens: Values = np.repeat(tokens / sizes, sizes)
-
-    def between(self, start: float, end: float) -> float:
-        """Tokens that arrived in [start, end), Unix seconds."""
-        return float(self.tokens[(self.at >= start) & (self.at < end)].sum())
-
-    def rates(self, start: float, width: float, count: int) -> Values:
-        """Tokens a second in each of `count` windows of `width` seconds from `start` on."""
-        edges = start + width * np.arange(count + 1)
-        return np.histogram(self.at, edges, weights=self.tokens / width)[0]
+TOGETHER = 4096
+"""Requests whose deltas are unrolled at once: those of all of a long run would fill the memory."""
 
 
-def _unrolled(
-    first: Values, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], gaps: Values
-) -> Values:
-    """Times of all deltas from the first of each request and the gaps after it."""
-    heads = np.cumsum(sizes) - sizes
-    steps = np.zeros(int(sizes.sum()))
-    is_gap = np.ones(len(steps), dtype=bool)
-    is_gap[heads] = False
-    steps[is_gap] = gaps
-    elapsed = np.cumsum(steps)
-    return as_array(elapsed - np.repeat(elapsed[heads] - first, sizes))
+def tokens_between(records: Iterable[RequestRecord], start: float, end: float) -> float:
+    """Output tokens that arrived in [start, end), Unix seconds; a delta of several tokens counts as its share."""
+    return float(sum(tokens[(at >= start) & (at < end)].sum() for at, tokens in _arrivals(records)))
+
+
+def token_rates(records: Iterable[RequestRecord], start: float, width: float, count: int) -> Values:
+    """Output tokens a second in each of `count` windows of `width` seconds from `start` on, Unix seconds."""
+    total = np.zeros(count)
+    for at, tokens in _arrivals(records):
+        window = np.floor((at - start) / width).astype(np.int64)
+        inside = (window >= 0) & (window < count)
+        total += np.bincount(window[inside], weights=tokens[inside], minlength=count)
+    return total / width
 
 
 def pooled_gaps(records: Sequence[RequestRecord]) -> Values:
@@ -61,6 +38,24 @@ def pooled_gaps(records: Sequence[RequestRecord]) -> Values:
     return gaps
 
 
-def tokens_between(records: Iterable[RequestRecord], start: float, end: float) -> float:
-    """Output tokens that arrived in [start, end), Unix seconds."""
-    return Arrivals(records).between(start, end)
+def _arrivals(records: Iterable[RequestRecord]) -> Iterator[tuple[Values, Values]]:
+    """Moments of content deltas, Unix seconds, and the tokens each brought: its share of those of its request.
+
+    Requests without usage bring nothing.
+    """
+    counted = (record for record in records if record.ttft is not None and record.completion_tokens)
+    while some := list(itertools.islice(counted, TOGETHER)):
+        sizes = np.array([len(record.itl) + 1 for record in some], dtype=np.int64)
+        first = as_array(record.t_send + (record.ttft or 0.0) for record in some)
+        shares = as_array(record.completion_tokens or 0 for record in some) / sizes
+        yield _unrolled(first, sizes, pooled_gaps(some)), np.repeat(shares, sizes)
+
+
+def _unrolled(
+    first: Values, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], gaps: Values
+) -> Values:
+    """Times of all deltas from the first of each request and the gaps after it."""
+    heads = np.cumsum(sizes) - sizes
+    steps = np.insert(gaps, heads - np.arange(len(heads)), 0.0)
+    elapsed = np.cumsum(steps)
+    return as_array(elapsed - np.repeat(elapsed[heads] - first, sizes))

@@ -53,12 +53,13 @@ def quantile(ordered: Sequence[float] | Values, share: float) -> Quantile:
 
 def series(values: Iterable[float] | Values, failures: int = 0) -> Series:
     sample = as_array(values)
-    plain = [_at(sample, 0, share) for share in LEAST_SAMPLES]
-    harsh = plain if not failures else [_at(sample, failures, share) for share in LEAST_SAMPLES]
+    p50, p95, p99, f50, f95, f99 = _quantiles(
+        sample, [(lost, share) for lost in (0, failures) for share in LEAST_SAMPLES]
+    )
     return Series(
-        samples=len(sample), failures=failures, p50=plain[0], p95=plain[1], p99=plain[2],
+        samples=len(sample), failures=failures, p50=p50, p95=p95, p99=p99,
         max=float(sample.max()) if len(sample) else None,
-        p50_with_failures=harsh[0], p95_with_failures=harsh[1], p99_with_failures=harsh[2],
+        p50_with_failures=f50, p95_with_failures=f95, p99_with_failures=f99,
     )  # fmt: skip
 
 
@@ -68,13 +69,19 @@ def as_array(values: Iterable[float] | Values) -> Values:
     return np.fromiter(values, dtype=np.float64)
 
 
-def _at(values: Values, failures: int, share: float) -> Quantile:
-    """Without sorting all: the values and as many infinite ones."""
-    count = len(values) + failures
-    if count < LEAST_SAMPLES[share]:
+def _quantiles(values: Values, wanted: Sequence[tuple[int, float]]) -> list[Quantile]:
+    """Of each `(failures, share)`: as `quantile` of the values and so many infinite ones, without sorting them all."""
+    ranks = [rank(len(values) + lost, share) for lost, share in wanted]
+    within = sorted({at for at in ranks if at < len(values)})
+    picked = np.partition(values, within) if within else values
+    return [
+        _told(picked, at, len(values) + lost >= LEAST_SAMPLES[share])
+        for at, (lost, share) in zip(ranks, wanted, strict=True)
+    ]
+
+
+def _told(picked: Values, at: int, is_enough: bool) -> Quantile:
+    if not is_enough:
         return None
-    index = rank(count, share)
-    if index >= len(values):
-        return "inf"
-    value = float(np.partition(values, index)[index])
+    value = float(picked[at]) if at < len(picked) else math.inf
     return "inf" if math.isinf(value) else value

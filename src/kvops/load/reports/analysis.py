@@ -1,0 +1,119 @@
+"""What is worked out of every run, whatever its scenario, and what its verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvops.load.reports.base import RunData, Verdict
+from kvops.load.slo import Slo
+from kvops.load.statistics import (
+    Claim,
+    ClientHealth,
+    Goodput,
+    Ledger,
+    Steadiness,
+    Summary,
+    TokenCheck,
+    WarmUp,
+    after_warm_up,
+    client_health,
+    goodput,
+    ledger,
+    objectives,
+    steadiness,
+    summarize,
+    token_check,
+    warm_up,
+)
+from kvops.units import format_duration, format_ratio
+
+CHANGING = frozenset({"ramp", "burst", "trace", "knee", "recovery", "turns", "injection"})
+"""Pacings, and reports, of runs whose load changes by design: they have no steady state to look for."""
+
+
+class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Verdict
+    summary: Summary
+    """Of all requests."""
+    warm_up: WarmUp
+    steadiness: Steadiness
+    typical: Summary | None
+    """Of the requests after the warm-up; None where none was found."""
+    goodput: Goodput | None
+    """None: the scenario has no objectives."""
+    objectives: dict[str, Claim]
+    """By measure: what may be claimed, with confidence."""
+    client: ClientHealth
+    ledger: Ledger
+    tokens: TokenCheck
+
+
+def examine(data: RunData, verdict: Verdict) -> Analysis:
+    slo = Slo.of(data.info.options)
+    start, steady = _steadiness(data)
+    return Analysis(
+        verdict=verdict,
+        summary=summarize(data.records),
+        warm_up=start,
+        steadiness=steady,
+        typical=summarize(after_warm_up(data.records, start)) if start.dropped else None,
+        goodput=goodput(data.records, slo) if slo.bounds() else None,
+        objectives=objectives(data.records, slo),
+        client=client_health(data.client, data.records),
+        ledger=ledger(data.info.before, data.info.after, data.records),
+        tokens=token_check(data.records),
+    )
+
+
+def _steadiness(data: RunData) -> tuple[WarmUp, Steadiness]:
+    if {data.info.pacing.kind, data.info.report} & CHANGING:
+        why = "the load changes by design"
+        start = WarmUp(until=None, dropped=0, share=0.0, statement=f"{why}: no warm-up is left out")
+        return start, Steadiness(steady=None, statement=f"{why}: it has no steady state")
+    start = warm_up(data.records)
+    return start, steadiness(after_warm_up(data.records, start))
+
+
+def basis(found: Analysis) -> list[str]:
+    """What the numbers rest on, one sentence each."""
+    return [
+        *_steady_lines(found),
+        f"ledger: {found.ledger.statement}",
+        *_tokens(found),
+        *_client(found.client),
+    ]
+
+
+def _steady_lines(found: Analysis) -> list[str]:
+    both = (found.warm_up.statement, found.steadiness.statement)
+    return [both[0]] if both[0].split(":")[0] == both[1].split(":")[0] else list(both)
+
+
+def _tokens(found: Analysis) -> Iterator[str]:
+    tokens, cached = found.tokens, found.summary.cached_share
+    if tokens.compared:
+        agree = tokens.compared - tokens.differ
+        worst = f"; off by up to {tokens.worst}" if tokens.differ else ""
+        yield f"tokens: usage and text agree in {agree} of {tokens.compared} answers{worst}"
+    if cached is not None:
+        yield f"cache: {format_ratio(cached)} of the prompt tokens came from the prefix cache"
+
+
+def _client(client: ClientHealth) -> Iterator[str]:
+    if client.doubt is not None:
+        yield f"client: its times are doubtful: {client.doubt}"
+    elif client.cpu_max is not None and client.lag_max is not None:
+        late = client.lateness
+        sends = (
+            ""
+            if late.max is None
+            else f", scheduled sends at most {format_duration(late.max)} late"
+        )
+        yield (
+            f"client: no bottleneck (at most {format_ratio(client.cpu_max)} of a core, timers at most"
+            f" {format_duration(client.lag_max)} late{sends})"
+        )
+    else:
+        yield "client: it left no samples of itself"
