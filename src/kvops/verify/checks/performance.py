@@ -29,7 +29,7 @@ class LengthParameters(Parameters):
     """Prompts of each length."""
     budget: float = Field(default=60.0, gt=0)
     """Seconds for all; lengths that would go over it are left out, and the result says so."""
-    max_tokens: int = Field(default=24, ge=8, le=1024)
+    max_tokens: int = Field(default=16, ge=8, le=1024)
     factor: float = Field(default=3.0, gt=1)
     """Times what the shorter lengths predict."""
     floor: float = Field(default=0.02, ge=0)

@@ -29,7 +29,10 @@ class TruthParameters(Parameters):
     min_samples: int = Field(default=5, ge=1, le=1000)
     requests: int = Field(default=8, ge=5, le=1000)
     prompt_tokens: int = Field(default=256, ge=16)
-    """Long enough that the first token takes longer than the network; less where the node's limit is lower."""
+    """Doubled until the first token takes `long_enough`; less where the node's limit is lower."""
+    max_prompt_tokens: int = Field(default=2048, ge=16)
+    long_enough: float = Field(default=0.1, ge=0)
+    """Seconds beside which the network's and the client's own are small."""
     share: float = Field(default=0.3, gt=0, lt=1)
     """Of what the client waits: so much may be the way there and back."""
     floor: float = Field(default=0.01, ge=0)
@@ -50,19 +53,31 @@ async def ttft_truth(context: Context, parameters: TruthParameters) -> Outcome:
     name = HISTOGRAMS.get(context.facts.engine or "")
     if name is None:
         skip(f"no first-token histogram of {context.facts.engine or 'this engine'} is known")
-    trip = await round_trip(context)
-    pairs = await _pairs(context, name, parameters)
+    trip, tokens = await round_trip(context), await _length(context, parameters)
+    pairs = await _pairs(context, name, tokens, parameters)
     if missing_time(pairs) > allowed(pairs, trip, parameters):
-        pairs += await _pairs(
-            context, name, parameters
-        )  # a busy machine is not busy twice in the median
+        # What a busy machine does to the median of some it does not do to that of twice as many.
+        pairs += await _pairs(context, name, tokens, parameters)
     return judge(pairs, trip, parameters)
 
 
-async def _pairs(context: Context, name: str, parameters: TruthParameters) -> list[Pair]:
+async def _length(context: Context, parameters: TruthParameters) -> int:
+    """Prompt tokens whose first token takes long enough to be told from the network, if any does."""
+    limit = context.facts.max_model_len or parameters.max_prompt_tokens * 2
+    most = min(parameters.max_prompt_tokens, limit // 2)
+    tokens = min(parameters.prompt_tokens, most)
+    while tokens < most:
+        tried = [await timed(context, await context.prompts.fit(tokens), 1) for _ in range(2)]
+        if min(one.ttft for one in tried) >= parameters.long_enough:
+            break
+        tokens = min(2 * tokens, most)
+    return tokens
+
+
+async def _pairs(
+    context: Context, name: str, tokens: int, parameters: TruthParameters
+) -> list[Pair]:
     """One request after the other, each with the histogram's growth; those of others leave the pair out."""
-    limit = context.facts.max_model_len or parameters.prompt_tokens * 2
-    tokens = min(parameters.prompt_tokens, limit // 2)
     found = []
     for _ in range(parameters.requests):
         before = await _histogram(context, name)
