@@ -55,6 +55,11 @@ class FaultyNode:
         return self.home / "state" / "nodes" / NAME / "node.log"
 
     @property
+    def tenant_keys_file(self) -> Path:
+        """The keys of both tenants, a line each (KVOPS_TENANT_KEYS_FILE); only on a node with keys."""
+        return self.home / "tenant-keys"
+
+    @property
     def asked(self) -> int:
         """Requests for inference that came in."""
         return int(self._asked.value)
@@ -100,6 +105,7 @@ def _order(home: Path, names: frozenset[str], keys: bool, settings: Mapping[str,
         {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
         for tenant, key in TENANTS.items()
     ]
+    (home / "tenant-keys").write_text("".join(f"{key}\n" for key in TENANTS.values()))
     file = home / "keys.yaml"
     file.write_text(yaml.safe_dump(rows))
     file.chmod(0o600)
