@@ -43,8 +43,9 @@ import json, resource, sys, time
 begun = time.perf_counter()
 from pathlib import Path
 from kvops.load import runs
-from kvops.load.reports import base, files
-files.write(base.read(runs.load(Path(sys.argv[1]))))
+from kvops.load.reports import base, files, summary
+data = base.read(runs.load(Path(sys.argv[1])))
+files.write(data, summary.analyse(data))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"seconds": time.perf_counter() - begun, "peak": peak}))
 """

@@ -13,9 +13,8 @@ HTML_FILE = "report.html"
 JSON_FILE = "report.json"
 
 
-def write(data: RunData) -> None:
-    """Both, worked out once. Raises OSError."""
-    found = summary.analyse(data)
+def write(data: RunData, found: Analysis) -> None:
+    """Raises OSError."""
     told = json.dumps(summary.told(data, found), indent=2, allow_nan=False)
     paths.write_atomic(data.folder / JSON_FILE, told.encode() + b"\n")
     paths.write_atomic(data.folder / HTML_FILE, page(data, found))

@@ -1,0 +1,219 @@
+"""Two runs of one kind against each other: a row a measure, and whether the second is worse."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData
+from kvops.load.runs import RunInfo
+from kvops.load.statistics import client_health, token_rates, window_seconds
+from kvops.load.statistics.compare import (
+    LEAST,
+    Comparison,
+    Direction,
+    compare,
+    compare_shares,
+    compare_tails,
+)
+from kvops.load.statistics.goodput import value_of
+from kvops.load.statistics.percentiles import Values
+
+SCHEMA_VERSION = 1
+CONFIDENCE = 0.98
+"""Of each measure, as Kayenta's judge has it: several are asked at once."""
+WINDOWS = 30
+"""Of a run, for its throughput."""
+Unit = Literal["seconds", "tokens/s", "share"]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    measure: str
+    unit: Unit
+    before: float | None
+    """Median, or share."""
+    after: float | None
+    comparison: Comparison
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    schema_version: int = SCHEMA_VERSION
+    before: str
+    after: str
+    outcome: Literal["better", "same", "worse", "inconclusive"]
+    rows: tuple[Row, ...]
+    differences: tuple[str, ...]
+    """In what the two were asked; empty: they are alike."""
+    doubts: tuple[str, ...]
+    """Why neither result may be relied on: then nothing is called the same or better."""
+
+
+EXIT_CODES = {"better": 0, "same": 0, "worse": 1, "inconclusive": 3}
+
+
+def differences(before: RunInfo, after: RunInfo) -> list[str]:
+    """In what the two runs were not asked the same; seeds, nodes and versions may differ, they are what is compared."""
+    named = ("scenario", "model", "users", "pacing")
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in named]
+    options = sorted({*before.options, *after.options})
+    pairs += [(f"--{name}", before.options.get(name), after.options.get(name)) for name in options]
+    return [f"{name}: {_told(old)} and {_told(new)}" for name, old, new in pairs if old != new]
+
+
+def compare_runs(before: RunData, after: RunData, tolerance: float) -> RunComparison:
+    """`tolerance`: a share of the median before under which a shift is none."""
+    rows = tuple(_rows(before, after, tolerance))
+    doubts = (*_doubts("before", before), *_doubts("after", after))
+    return RunComparison(
+        before=before.info.run,
+        after=after.info.run,
+        outcome=_outcome([row.comparison.outcome for row in rows], bool(doubts)),
+        rows=rows,
+        differences=tuple(differences(before.info, after.info)),
+        doubts=doubts,
+    )
+
+
+def _outcome(
+    outcomes: Sequence[str], doubtful: bool
+) -> Literal["better", "same", "worse", "inconclusive"]:
+    if "worse" in outcomes:
+        return "worse"
+    if doubtful or "too few" in outcomes or not outcomes:
+        return "inconclusive"
+    return "better" if "better" in outcomes else "same"
+
+
+def _doubts(which: str, data: RunData) -> Iterator[str]:
+    if data.info.status != "finished":
+        yield f"{which}: the run is {data.info.status}"
+    yield from (f"{which}: {line}" for line in data.damage)
+    doubt = client_health(data.client, data.records).doubt
+    if doubt is not None:
+        yield f"{which}: {doubt}"
+
+
+def _rows(before: RunData, after: RunData, tolerance: float) -> Iterator[Row]:
+    for measure, title in (("ttft", "first token"), ("tpot", "per token"), ("e2e", "whole answer")):
+        old, new = (_by_kind(data.records, measure) for data in (before, after))
+        if not old and not new:
+            continue
+        yield _row(
+            title,
+            "seconds",
+            old,
+            new,
+            lambda a, b: compare(a, b, tolerance=tolerance, confidence=CONFIDENCE),
+        )
+        if measure == "ttft":
+            yield _row(
+                "its slow tail",
+                "share",
+                old,
+                new,
+                lambda a, b: compare_tails(a, b, tolerance=tolerance, confidence=CONFIDENCE),
+            )
+    yield _throughput(before, after, tolerance)
+    yield _shares("failed", before, after, lambda one: one.failed, lambda _: True, "lower")
+    if any(record.needle for record in before.records):
+        yield _shares("recall", before, after, lambda one: one.expected, _has_needle, "higher")
+
+
+def _row(
+    title: str,
+    unit: Unit,
+    old: dict[str, list[float]],
+    new: dict[str, list[float]],
+    judge: Callable[[list[float], list[float]], Comparison],
+) -> Row:
+    """Of several kinds of requests each value counts relative to the median of its kind before: kinds differ by more
+    than runs do."""
+    scales = {kind: _median(values) for kind, values in old.items() if len(values) >= LEAST}
+    kinds = [kind for kind, scale in scales.items() if 0 < scale < math.inf and kind in new]
+    found = judge(
+        *([value / scales[kind] for kind in kinds for value in one[kind]] for one in (old, new))
+    )
+    if unit == "share":
+        return Row(
+            measure=title, unit=unit, before=found.before, after=found.after, comparison=found
+        )
+    flat = [_finite_median([value for kind in kinds for value in one[kind]]) for one in (old, new)]
+    return Row(measure=title, unit=unit, before=flat[0], after=flat[1], comparison=found)
+
+
+def _by_kind(records: Sequence[RequestRecord], measure: str) -> dict[str, list[float]]:
+    """Values by kind of request; a failure is infinitely slow."""
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        value = math.inf if record.failed else value_of(record, measure)
+        if value is not None and not record.cancelled:
+            kinds[_kind(record)].append(value)
+    return kinds if any(map(math.isfinite, itertools.chain(*kinds.values()))) else {}
+
+
+def _kind(record: RequestRecord) -> str:
+    if record.needle is not None:
+        return f"{record.needle.length} tokens"
+    return f"{record.group} {record.name}"
+
+
+def _throughput(before: RunData, after: RunData, tolerance: float) -> Row:
+    old, new = (_rates(data) for data in (before, after))
+    found = compare(old, new, direction="higher", tolerance=tolerance, confidence=CONFIDENCE)
+    return Row(
+        measure="output", unit="tokens/s", before=found.before, after=found.after, comparison=found
+    )
+
+
+def _rates(data: RunData) -> Values | list[float]:
+    """Output tokens a second in equal parts of the run; the first and the last are cut by its ends."""
+    window = window_seconds(data.records)
+    if not window:
+        return []
+    start = min(record.t_send for record in data.records)
+    return token_rates(data.records, start, window / WINDOWS, WINDOWS)[1:-1]
+
+
+def _shares(
+    title: str,
+    before: RunData,
+    after: RunData,
+    is_hit: Callable[[RequestRecord], bool],
+    counts: Callable[[RequestRecord], bool],
+    direction: Direction,
+) -> Row:
+    pairs = []
+    for data in (before, after):
+        asked = [record for record in data.records if not record.cancelled and counts(record)]
+        pairs.append((sum(map(is_hit, asked)), len(asked)))
+    found = compare_shares(pairs[0], pairs[1], direction=direction, confidence=CONFIDENCE)
+    return Row(
+        measure=title, unit="share", before=found.before, after=found.after, comparison=found
+    )
+
+
+def _has_needle(record: RequestRecord) -> bool:
+    return record.needle is not None and record.needle.depth is not None
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _finite_median(values: list[float]) -> float | None:
+    middle = _median(values) if values else math.inf
+    return middle if math.isfinite(middle) else None
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, msgspec.Struct):
+        value = {
+            name: one for name, one in msgspec.to_builtins(value).items() if one not in (None, "")
+        }
+    return "nothing" if value is None else str(value)
