@@ -1,14 +1,12 @@
 """Ramp: closed-loop users 1, 2, 4 … N, each step held for a while, every prompt different."""
 
 import itertools
-import random
 
 from locust import LoadTestShape, task
 
-from kvops.load import haystack
 from kvops.load.locust_user import NodeUser, plain_answer, register
-from kvops.load.needle import CHARACTERS_PER_TOKEN
 from kvops.load.ramp import steps
+from kvops.load.workload import prompt, source_of
 
 register(__file__)
 
@@ -37,19 +35,12 @@ class Asker(NodeUser):
     @task
     def ask(self) -> None:
         options = self.session.options
-        source = random.Random(f"ramp {self.session.seed} {next(_numbers)}")
+        source = source_of("ramp", self.session.seed, self.session.worker, next(_numbers))
         self.chat(
             prompt(source, options["prompt_tokens"]),
             max_tokens=options["max_tokens"],
             name=f"{Steps.users} users",
             judge=plain_answer,
+            asked_input=options["prompt_tokens"],
             ignore_eos=True,
         )
-
-
-def prompt(source: random.Random, tokens: int) -> str:
-    """Plain sentences of about `tokens` tokens with the template; the answer's usage says how many they were."""
-    text = ""
-    while len(text) < max(1, tokens - 32) * CHARACTERS_PER_TOKEN:
-        text += haystack.sentence(source) + " "
-    return text

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvops.load import injection
+from kvops.load import injection, malformed
 from kvops.load.exchange import Exchange, Usage
 from kvops.load.records import ErrorClass
 
@@ -14,7 +14,11 @@ LIMIT = 100
 
 
 def case(name: str) -> injection.Case:
-    every = [*injection.length_cases("m", LIMIT, seed=1), *injection.broken_cases("m", 10_000)]
+    every = [
+        *injection.length_cases("m", LIMIT, seed=1),
+        *injection.size_cases("m", 10_000),
+        *malformed.cases("m"),
+    ]
     return next(one for one in every if one.name == name)
 
 
@@ -23,22 +27,41 @@ def refused(status: int, error_class: ErrorClass, **error: object) -> Exchange:
 
 
 TOO_LONG = refused(400, ErrorClass.HTTP_400_CONTEXT_LENGTH, prompt_tokens=100, limit=LIMIT)
-NOT_UTF8, BROKEN_JSON = b'{"model": "\xff\xfe"}', b'{"model": "'
 
 
 @pytest.mark.parametrize(
-    ("name", "total"), [("limit-1", 99), ("limit", 100), ("limit+1", 101), ("2x limit", 200)]
+    ("name", "total"),
+    [("limit-1", 99), ("limit", 100), ("limit+1", 101), ("2x limit", 200)],
 )
 def test_length_cases_are_exact_and_leave_room_for_one_token(name: str, total: int) -> None:
     body = json.loads(case(name).body())
     assert len(body["prompt"]) + body["max_tokens"] == total
 
 
+def test_an_answer_can_be_what_is_too_long() -> None:
+    body = json.loads(case("answer over limit").body())
+    assert (len(body["prompt"]), body["max_tokens"]) == (8, LIMIT)
+
+
 def test_other_bodies_are_what_their_names_say() -> None:
     assert len(case("huge body").body()) >= 10_000
-    assert case("not UTF-8").body() == NOT_UTF8
-    assert case("malformed JSON").body() == BROKEN_JSON
     assert list(injection.expectations())[:4] == ["limit-1", "limit", "limit+1", "2x limit"]
+    with pytest.raises(UnicodeDecodeError):
+        case("not UTF-8").body().decode()
+    for name in ("malformed JSON", "empty body", "deep nesting"):
+        with pytest.raises((ValueError, RecursionError)):
+            json.loads(case(name).body())
+
+
+def test_what_is_said_to_be_json_is_json_and_each_case_is_its_own() -> None:
+    broken = {"malformed JSON", "empty body", "not UTF-8"}
+    bodies = {one.name: one.body() for one in malformed.cases("m")}
+    assert len(set(bodies.values())) == len(bodies)
+    for name, body in bodies.items():
+        if name not in broken:
+            json.loads(body)
+    assert json.loads(bodies["null byte"])["prompt"] == "a\0b"
+    assert json.loads(bodies["max_tokens of 31 digits"])["max_tokens"] == 10**30
 
 
 @pytest.mark.parametrize(
@@ -55,6 +78,13 @@ def test_other_bodies_are_what_their_names_say() -> None:
             refused(400, ErrorClass.HTTP_400_OTHER, message="no_such_field is unknown"),
         ),
         ("deep nesting", refused(400, ErrorClass.HTTP_400_OTHER)),
+        ("answer over limit", TOO_LONG),
+        ("unsupported role", refused(400, ErrorClass.HTTP_400_OTHER)),
+        ("unsupported role", refused(422, ErrorClass.HTTP_4XX_OTHER)),
+        ("unknown model", refused(404, ErrorClass.HTTP_404_MODEL)),
+        ("unknown path", refused(404, ErrorClass.HTTP_404_OTHER)),
+        ("null byte", Exchange(status=200)),
+        ("null byte", refused(400, ErrorClass.HTTP_400_OTHER)),
     ],
 )
 def test_right_answers(name: str, answer: Exchange) -> None:
@@ -77,7 +107,16 @@ def test_right_answers(name: str, answer: Exchange) -> None:
             "says limit 7",
         ),
         ("huge body", Exchange(error_class=ErrorClass.CONNECTION_RESET), "got connection_reset"),
-        ("malformed JSON", Exchange(status=200), "wanted 400, got HTTP 200"),
+        ("malformed JSON", Exchange(status=200), "wanted 400 or 413 or 422, got HTTP 200"),
+        ("unsupported role", Exchange(status=200), "got HTTP 200"),
+        ("unknown model", Exchange(status=200), "wanted 404, got HTTP 200"),
+        ("null byte", refused(500, ErrorClass.HTTP_5XX_OTHER), "got HTTP 500"),
+        (
+            "null byte",
+            Exchange(status=200, error_class=ErrorClass.STREAM_TRUNCATED),
+            "wanted an answer, or 400",
+        ),
+        ("a million choices", Exchange(error_class=ErrorClass.FIRST_TOKEN_TIMEOUT), "first_token"),
         ("unknown field", refused(400, ErrorClass.HTTP_400_OTHER), "does not name"),
     ],
 )

@@ -176,7 +176,7 @@ def test_injections_answered_rightly(kvops_home: Path) -> None:
         )
     assert result.returncode == 0, report["verdict"]
     assert report["report"]["not_tried"] == []
-    assert report["summary"]["requests"] == 1 + 3 * 12
+    assert report["summary"]["requests"] == 1 + 3 * 7
 
 
 def test_a_limit_that_was_not_tried_is_no_pass(kvops_home: Path) -> None:

@@ -8,13 +8,19 @@ import pytest
 from kvops.errors import ConfigError, UsageError
 from kvops.load import scenarios
 from kvops.load.pacing import Pacing
+from kvops.load.reports import summary
 from kvops.load.slo import Slo
 
 
 def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None:
-    assert scenarios.names() == ["needle_recall", "oversize_injection", "ramp"]
+    assert scenarios.names() == [
+        "agent_loop", "batch_offline", "burst_and_recover", "chat_online", "disconnect_storm", "long_document",
+        "malformed_input", "needle_recall", "noisy_tenant", "oversize_injection", "ramp", "ramp_to_knee",
+        "shared_prefix", "soak", "whale_and_minnows",
+    ]  # fmt: skip
     for name in scenarios.names():
         one = scenarios.find(name)
+        assert one.report in summary.REPORTS
         assert one.path.is_file()
         assert one.purpose.endswith("?")
         for option_name, option in one.options.items():

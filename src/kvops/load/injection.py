@@ -1,4 +1,7 @@
-"""What the oversize scenario throws at a node, and which answers are right for each."""
+"""What the oversize scenario throws at a node, and which answers are right for each.
+
+An injection is judged by what came back for it; that the node is unharmed, by what it answers afterwards.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,24 @@ from kvops.load.records import ErrorClass
 FIRST_ID, LAST_ID = 100, 300
 """Token ids that every vocabulary has; a prompt of ids is as long as it says, whatever the tokenizer."""
 NESTING = 20_000
-CANARY = "Say hello."
+COMPLETIONS = "/v1/completions"
+
+
+Judge = Callable[[Exchange], str | None]
+"""What is wrong with an answer; None: nothing."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One injection. `judge` says what is wrong with an answer, or None."""
+    """One injection."""
 
     name: str
     body: Callable[[], bytes]
-    judge: Callable[[Exchange], str | None]
+    judge: Judge
     expects: str
     """For readers."""
     prompt_tokens: int | None = None
     """Of a prompt that the node must accept and compute."""
+    path: str = COMPLETIONS
 
 
 def length_cases(model: str, limit: int, *, seed: int) -> list[Case]:
@@ -44,45 +52,27 @@ def length_cases(model: str, limit: int, *, seed: int) -> list[Case]:
         Case("limit", ids("limit", limit), _accepts(limit - 1), counted, limit - 1),
         Case("limit+1", ids("limit+1", limit + 1), _refuses_length(limit), over),
         Case("2x limit", ids("2x limit", 2 * limit), _refuses_length(limit), over),
+        Case(
+            "answer over limit",
+            lambda: _completion(model, _token_ids(f"{seed} answer", 8), max_tokens=limit),
+            _refuses_length(limit),
+            over,
+        ),
     ]
 
 
-def broken_cases(model: str, body_bytes: int) -> list[Case]:
-    def text(prompt: Any, **fields: Any) -> Callable[[], bytes]:
-        return lambda: _completion(model, prompt, **fields)
-
+def size_cases(model: str, body_bytes: int) -> list[Case]:
     return [
         Case(
             "huge body",
             lambda: _completion(model, "x " * (body_bytes // 2)),
-            _refuses(413, 400),
+            refuses(413, 400),
             "413 too_large",
-        ),
-        Case("malformed JSON", lambda: b'{"model": "', _refuses(400), "400 invalid_request"),
-        Case("not an object", lambda: b"[1, 2, 3]", _refuses(400, 422), "400 invalid_request"),
-        Case("not UTF-8", lambda: b'{"model": "\xff\xfe"}', _refuses(400), "400 invalid_request"),
-        Case(
-            "wrong type",
-            text("Hello", max_tokens="many"),
-            _refuses(400, 422),
-            "400 invalid_request",
-        ),
-        Case(
-            "negative length",
-            text("Hello", max_tokens=-1),
-            _refuses(400, 422),
-            "400 invalid_request",
-        ),
-        Case(
-            "unknown field",
-            text("Hello", no_such_field=1),
-            _names("no_such_field"),
-            "400 naming the field",
         ),
         Case(
             "deep nesting",
             lambda: b'{"model": ' + b"[" * NESTING,
-            _refuses(400, 413),
+            refuses(400, 413),
             "400 too_large",
         ),
     ]
@@ -91,19 +81,7 @@ def broken_cases(model: str, body_bytes: int) -> list[Case]:
 def expectations() -> dict[str, str]:
     """What each case expects, for readers, in the order of the run."""
     return {
-        case.name: case.expects for case in [*length_cases("", 16, seed=0), *broken_cases("", 16)]
-    }
-
-
-def canary(model: str) -> dict[str, Any]:
-    """A short greedy chat that any node answers at once."""
-    return {
-        "model": model,
-        "messages": [{"role": "user", "content": CANARY}],
-        "max_tokens": 8,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        case.name: case.expects for case in [*length_cases("", 16, seed=0), *size_cases("", 16)]
     }
 
 
@@ -117,7 +95,7 @@ def _completion(model: str, prompt: Any, **fields: Any) -> bytes:
     return msgspec.json.encode(body | fields)
 
 
-def _accepts(prompt_tokens: int) -> Callable[[Exchange], str | None]:
+def _accepts(prompt_tokens: int) -> Judge:
     def judge(got: Exchange) -> str | None:
         if got.error_class is not None:
             return f"a prompt within the limit was not answered: {got.error_class}: {got.message}"
@@ -130,7 +108,7 @@ def _accepts(prompt_tokens: int) -> Callable[[Exchange], str | None]:
     return judge
 
 
-def _refuses_length(limit: int) -> Callable[[Exchange], str | None]:
+def _refuses_length(limit: int) -> Judge:
     def judge(got: Exchange) -> str | None:
         if got.status == 200 and got.error_class is None:
             marked = got.usage.truncated or "x-kvops-truncated" in got.headers
@@ -138,7 +116,7 @@ def _refuses_length(limit: int) -> Callable[[Exchange], str | None]:
                 None if marked else "an over-length prompt was taken without a mark of truncation"
             )
         if got.error_class is not ErrorClass.HTTP_400_CONTEXT_LENGTH:
-            return _unexpected(got, "400 context_length_exceeded")
+            return unexpected(got, "400 context_length_exceeded")
         missing = {"prompt_tokens", "limit"} - got.error.keys()
         if missing:
             return f"the refusal does not say {' and '.join(sorted(missing))}"
@@ -149,22 +127,13 @@ def _refuses_length(limit: int) -> Callable[[Exchange], str | None]:
     return judge
 
 
-def _refuses(*statuses: int) -> Callable[[Exchange], str | None]:
+def refuses(*statuses: int) -> Judge:
     def judge(got: Exchange) -> str | None:
-        return None if got.status in statuses else _unexpected(got, " or ".join(map(str, statuses)))
+        return None if got.status in statuses else unexpected(got, " or ".join(map(str, statuses)))
 
     return judge
 
 
-def _names(field: str) -> Callable[[Exchange], str | None]:
-    def judge(got: Exchange) -> str | None:
-        if got.status != 400:
-            return _unexpected(got, "400")
-        return None if field in str(got.error) else f"the refusal does not name {field}"
-
-    return judge
-
-
-def _unexpected(got: Exchange, wanted: str) -> str:
+def unexpected(got: Exchange, wanted: str) -> str:
     what = f"HTTP {got.status}" if got.status is not None else str(got.error_class)
     return f"wanted {wanted}, got {what}: {got.message or 'no message'}"

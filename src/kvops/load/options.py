@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from kvops.errors import UsageError
 from kvops.load.workload import FORMS, Lengths
@@ -32,6 +32,14 @@ class Option(BaseModel):
     """The prompt's length: with `max_tokens` it must fit into the node's context length."""
     note_when_off: str = ""
     """What a user should know before a run without this option."""
+
+    @field_validator("default")
+    @classmethod
+    def _as_typed(cls, default: Any, info: ValidationInfo) -> Any:
+        """YAML reads a fixed length as a number."""
+        return (
+            str(default) if info.data.get("type") == "lengths" and default is not None else default
+        )
 
     @model_validator(mode="after")
     def _sound(self) -> Option:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,9 +29,11 @@ class Slo(BaseModel):
     e2e: Seconds | None = None
     percentile: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
     """Share of all requests (of all gaps, for `itl`) that must be within the bound; a failed one is not."""
+    confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
+    """With which a run must show it: more asks for more samples."""
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Slo:
+    def of(cls, options: Mapping[str, Any]) -> Slo:
         """As the options of a run say."""
         given = {
             name.removeprefix("slo_"): value
@@ -45,13 +48,17 @@ class Slo(BaseModel):
         return {name: bound for name, bound in found.items() if bound is not None}
 
     def options(self) -> dict[str, Option]:
-        claimed = Option(
-            type="float",
-            default=self.percentile,
-            minimum=0.5,
-            maximum=0.999,
-            help="share of requests that must be within each objective",
-        )
+        shares = {
+            "slo_percentile": (
+                self.percentile,
+                "share of requests that must be within each objective",
+            ),
+            "slo_confidence": (self.confidence, "confidence with which the run must show it"),
+        }
+        claimed = {
+            name: Option(type="float", default=value, minimum=0.5, maximum=0.999, help=what)
+            for name, (value, what) in shares.items()
+        }
         bounds = {
             f"slo_{name}": Option(
                 type="duration",
@@ -62,4 +69,4 @@ class Slo(BaseModel):
             )
             for name, what in MEASURES.items()
         }
-        return bounds | {"slo_percentile": claimed}
+        return bounds | claimed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +85,25 @@ class Lengths(msgspec.Struct, frozen=True):
         if self.kind == "normal":
             return source.gauss(self.middle, self.spread)
         return source.lognormvariate(math.log(self.middle), self.spread)
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """How long the prompts and the answers of a scenario are."""
+
+    prompts: Lengths
+    answers: Lengths
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Workload:
+        """From `prompt_tokens` and `max_tokens`."""
+        return cls(Lengths.parse(options["prompt_tokens"]), Lengths.parse(options["max_tokens"]))
+
+    def draw(
+        self, source: random.Random, prompt: int | None = None, answer: int | None = None
+    ) -> tuple[int, int]:
+        """Tokens of a prompt and of its answer; those that a trace gives stand."""
+        drawn = self.prompts.draw(source), self.answers.draw(source)
+        return prompt or drawn[0], answer or drawn[1]
 
 
 def _fixed(text: str) -> Lengths:

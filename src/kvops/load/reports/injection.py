@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from kvops.load.injection import expectations
+from kvops.load import injection, malformed
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import Columns
+
+EXPECTATIONS = {
+    "oversize_injection": injection.expectations,
+    "malformed_input": malformed.expectations,
+}
 
 
 def judge(data: RunData) -> Verdict:
@@ -27,6 +31,7 @@ def judge(data: RunData) -> Verdict:
 
 def facts(data: RunData) -> dict[str, Any]:
     done = {record.name: record for record in data.records if not record.cancelled}
+    wanted = _wanted(data)
     cases = [
         {
             "case": name,
@@ -34,17 +39,17 @@ def facts(data: RunData) -> dict[str, Any]:
             "status": done[name].status,
             "right": done[name].expected,
         }
-        for name, expects in expectations().items()
+        for name, expects in wanted.items()
         if name in done
     ]
-    return {"cases": cases, "not_tried": [name for name in expectations() if name not in done]}
+    return {"cases": cases, "not_tried": [name for name in wanted if name not in done]}
 
 
 def body(data: RunData) -> RenderableType:
     done = {record.name: record for record in data.records if not record.cancelled}
     titles = ("injection", "wanted", "answer", "canary", "alive")
     table = Columns(titles, give_up=("wanted",), prose=titles[1:])
-    for name, wanted in expectations().items():
+    for name, wanted in _wanted(data).items():
         after = [_mark(done.get(f"{probe} after {name}")) for probe in ("canary", "livez")]
         table.add(name, wanted, _answer(done.get(name)), *after)
     return table
@@ -66,13 +71,18 @@ def _mark(record: RequestRecord | None) -> Text:
 
 
 def _why(data: RunData) -> str:
-    longest: int | None = data.info.options["max_prompt_tokens"]
+    longest: int | None = data.info.options.get("max_prompt_tokens")
     if data.info.max_model_len is None:
         return "the node's model list does not say max_model_len"
-    if longest is not None and longest < data.info.max_model_len - 1 and _ended(data.records):
+    if longest is not None and longest < data.info.max_model_len - 1 and _ended(data):
         return f"--max-prompt-tokens {longest} leaves them out"
     return "the run ended first"
 
 
-def _ended(records: Sequence[RequestRecord]) -> bool:
-    return any(record.name == f"livez after {list(expectations())[-1]}" for record in records)
+def _ended(data: RunData) -> bool:
+    last = list(_wanted(data))[-1]
+    return any(record.name == f"livez after {last}" for record in data.records)
+
+
+def _wanted(data: RunData) -> dict[str, str]:
+    return EXPECTATIONS[data.info.scenario]()

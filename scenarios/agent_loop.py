@@ -1,0 +1,26 @@
+"""Agent loop: conversations that grow by an answer and a tool's result each turn, and send all of it again."""
+
+from kvops.load import conversations
+from kvops.load.locust_user import PlanUser, plain_answer, register
+from kvops.load.workload import source_of
+
+register(__file__)
+
+
+class Agent(PlanUser):
+    def plan(self) -> range:
+        return range(self.session.options["loops"])
+
+    def step(self, loop: int) -> None:
+        options, source = self.session.options, source_of("agent", self.session.seed, loop)
+        talk = conversations.Conversation([conversations.system(source, options["system_tokens"])])
+        text = conversations.task(source, options["task_tokens"])
+        for turn in range(1, options["turns"] + 1):
+            got = self.chat(
+                talk.ask(text), max_tokens=options["max_tokens"], name=f"turn {turn}", judge=plain_answer,
+                group=f"loop {loop}", ignore_eos=True,
+            )  # fmt: skip
+            if got.error_class is not None:
+                return
+            talk.answered(got.text)
+            text = conversations.tool_result(source, turn, options["tool_tokens"])

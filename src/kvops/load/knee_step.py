@@ -1,0 +1,133 @@
+"""One step of the search for the knee: whether its load met the objectives, and what stood in the way."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from kvops.load.knee import Outcome
+from kvops.load.records import ErrorClass, RequestRecord, ServerSample
+from kvops.load.slo import Slo
+from kvops.load.statistics import Claim, minimum_samples, objectives, wilson_lower
+
+LEAST = 20
+"""Requests under which a share of errors is not called small."""
+FULL = 0.98
+"""Share of the KV pool from which it counts as full."""
+
+
+class Limit(enum.StrEnum):
+    TTFT = "ttft"
+    ITL = "itl"
+    TPOT = "tpot"
+    E2E = "e2e"
+    ERRORS = "errors"
+    QUEUE = "queue"
+    """Requests were refused, or waited too long in the queue."""
+    KV = "kv"
+    """The KV cache was full or requests were preempted while an objective was missed."""
+    CLIENT = "client"
+
+
+class Aims(msgspec.Struct, frozen=True):
+    slo: Slo
+    max_errors: float
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    load: float
+    outcome: Outcome
+    requests: int
+    failed: int
+    """Those that were never answered among them."""
+    claims: dict[str, Claim]
+    limits: tuple[Limit, ...] = ()
+    """Of a bad step, the deepest first."""
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node showed while a step ran; None: not exposed."""
+
+    kv_usage: float | None = None
+    preemptions: int | None = None
+    waiting: int | None = None
+    running: int | None = None
+
+
+_QUEUE = {
+    ErrorClass.HTTP_429, ErrorClass.HTTP_429_QUEUE_FULL, ErrorClass.HTTP_429_KV_QUOTA,
+    ErrorClass.HTTP_429_TENANT_LIMIT, ErrorClass.HTTP_503, ErrorClass.HTTP_503_QUEUE_TIMEOUT,
+}  # fmt: skip
+
+
+def decide(
+    records: Sequence[RequestRecord], aims: Aims, *, at_end: bool
+) -> Outcome | Literal["open"]:
+    """What is known of a step so far: "open" while more requests could still decide it.
+
+    At its end, what enough samples did not show to be good counts as bad; too few samples are unclear.
+    """
+    share, over = _errors(records)
+    claims = objectives(records, aims.slo, aims.slo.confidence)
+    found = {one.outcome for one in claims.values()}
+    low = wilson_lower(over, len(records))
+    if "refuted" in found or (low is not None and low > aims.max_errors):
+        return "bad"
+    enough = len(records) >= LEAST
+    if found <= {"holds"} and enough:
+        return "good" if share is not None and share <= aims.max_errors else "bad"
+    if not at_end:
+        return "open"
+    least = minimum_samples(aims.slo.percentile, 0, aims.slo.confidence)
+    shown = enough and all(one.samples >= least for one in claims.values())
+    return "bad" if shown else "unclear"
+
+
+def measure(load: float, records: Sequence[RequestRecord], aims: Aims, pressure: Pressure) -> Step:
+    """A step that is over."""
+    outcome = decide(records, aims, at_end=True)
+    claims = objectives(records, aims.slo, aims.slo.confidence)
+    _, failed = _errors(records)
+    limits = _limits(records, claims, aims, pressure) if outcome == "bad" else ()
+    return Step(
+        load=load, outcome="unclear" if outcome == "open" else outcome, requests=len(records),
+        failed=failed, claims=claims, limits=limits,
+    )  # fmt: skip
+
+
+def pressure(samples: Sequence[ServerSample], start: float, end: float) -> Pressure:
+    """Over the samples from `start` to `end`, Unix seconds."""
+    own = [one for one in samples if start <= one.at <= end]
+    usage = [one.kv_usage for one in own if one.kv_usage is not None]
+    preempted = [one.preemptions for one in own if one.preemptions is not None]
+    return Pressure(
+        kv_usage=max(usage, default=None),
+        preemptions=preempted[-1] - preempted[0] if preempted else None,
+        waiting=max((one.waiting for one in own if one.waiting is not None), default=None),
+        running=max((one.running for one in own if one.running is not None), default=None),
+    )
+
+
+def _errors(records: Sequence[RequestRecord]) -> tuple[float | None, int]:
+    """Share and number of requests that failed, or were not answered before the step was given up."""
+    failed = sum(not record.expected for record in records)
+    return failed / len(records) if records else None, failed
+
+
+def _limits(
+    records: Sequence[RequestRecord], claims: dict[str, Claim], aims: Aims, seen: Pressure
+) -> tuple[Limit, ...]:
+    found: list[Limit] = []
+    if (seen.kv_usage or 0.0) >= FULL or (seen.preemptions or 0) > 0:
+        found.append(Limit.KV)
+    share, failed = _errors(records)
+    if failed and (share or 0.0) > aims.max_errors:
+        refused = sum(record.error_class in _QUEUE for record in records)
+        found.append(Limit.QUEUE if refused * 2 >= failed else Limit.ERRORS)
+    found += [Limit(name) for name, one in claims.items() if one.outcome == "refuted"]
+    if not any(one.outcome == "refuted" for one in claims.values()):
+        found += [Limit(name) for name, one in claims.items() if one.outcome == "too few"]
+    return tuple(found)

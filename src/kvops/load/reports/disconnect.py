@@ -1,0 +1,103 @@
+"""Clients that hung up: afterwards nothing of theirs may run or hold blocks, and the canary must be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from kvops.load.records import RequestRecord, ServerSample
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.cells import UNKNOWN
+from kvops.load.reports.slo import client_gaps
+from kvops.telemetry.snapshot import Known, NodeSnapshot
+from kvops.units import format_duration
+
+STORM, CANARY = "storm", "canary"
+LEAST = 10
+"""Hung-up requests under which the storm was none."""
+
+
+def judge(data: RunData) -> Verdict:
+    found = facts(data)
+    failures, gaps = failure_lines(data.records), []
+    if found["hung_up"] < LEAST:
+        gaps.append(
+            f"{found['hung_up']} requests were hung up on, {LEAST} are the least: raise --storm-seconds"
+        )
+    if not found["canaries_after"]:
+        gaps.append("no canary was answered after the storm")
+    before, after = found["before"], found["after"]
+    if after is None:
+        gaps.append(
+            "the node shows no snapshot: whether it freed what was asked for cannot be seen"
+        )
+    else:
+        failures += _left_over(before or {}, after)
+    return verdict(failures, [*gaps, *client_gaps(data)])
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    ends = [one.t_send + one.e2e for one in hung_up(data)]
+    return {
+        "hung_up": len(ends),
+        "before_first_token": sum(one.ttft is None for one in hung_up(data)),
+        "answered_in_storm": sum(one.expected and one.name == STORM for one in data.records),
+        "canaries_after": sum(
+            one.expected and one.name == f"{CANARY} after" for one in data.records
+        ),
+        "before": _held(data.info.before),
+        "after": _held(data.info.after),
+        "freed_within": _freed_within(data, max(ends)) if ends else None,
+    }
+
+
+def body(data: RunData) -> RenderableType:
+    found = facts(data)
+    freed = UNKNOWN if found["freed_within"] is None else format_duration(found["freed_within"])
+    return Text(
+        f"{found['hung_up']} requests were hung up on, {found['before_first_token']} of them before their first "
+        f"token; {found['answered_in_storm']} were answered before that\n"
+        f"before: {_words(found['before'])}\nafter:  {_words(found['after'])}; free again within {freed}"
+    )
+
+
+def hung_up(data: RunData) -> list[RequestRecord]:
+    return [one for one in data.records if one.name == STORM and one.cancelled]
+
+
+def _held(seen: NodeSnapshot | None) -> dict[str, int] | None:
+    """Requests and blocks that a node holds; None without a snapshot that shows them."""
+    if seen is None or not isinstance(seen.queue, Known) or not isinstance(seen.kv, Known):
+        return None
+    queue, kv = seen.queue.value, seen.kv.value
+    return {"running": queue.running, "waiting": queue.waiting, "used": kv.used_blocks}
+
+
+def _left_over(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    words = {
+        "running": "requests still run",
+        "waiting": "requests still wait",
+        "used": "blocks are still used",
+    }
+    return [
+        f"{after[name]} {what} after the storm, {before.get(name, 0)} before it"
+        for name, what in words.items()
+        if after[name] > before.get(name, 0)
+    ]
+
+
+def _freed_within(data: RunData, end: float) -> float | None:
+    """Seconds from the last hang-up to the first sample that shows nothing held, canaries aside."""
+    free: list[ServerSample] = [
+        one for one in data.server if one.at >= end and not one.running and not one.waiting
+        and one.running is not None
+    ]  # fmt: skip
+    return free[0].at - end if free else None
+
+
+def _words(held: dict[str, int] | None) -> str:
+    if held is None:
+        return "not exposed"
+    return f"{held['running']} running, {held['waiting']} waiting, {held['used']} blocks used"

@@ -1,0 +1,118 @@
+"""First-token time and token gaps by the length of the prompt: no length may cost more than attention predicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from kvops.load.growth import Growth, Point, growths
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.slo import cache_notes, client_gaps
+from kvops.load.reports.spread import cells, number
+from kvops.load.slo import Slo
+from kvops.load.statistics import LEAST_SAMPLES, Series, pooled_gaps, series
+from kvops.units import format_duration, format_whole
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    length: int
+    """As asked, tokens."""
+    tokens: float | None
+    """As the node counted, the mean."""
+    failed: int
+    ttft: Series
+    itl: Series
+
+
+def judge(data: RunData) -> Verdict:
+    options, found = data.info.options, rows(data)
+    failures = failure_lines(data.records)
+    gaps = [
+        f"{row.length} tokens: {row.ttft.samples} answers, a median needs {LEAST_SAMPLES[0.50]}: raise --repeats"
+        for row in found
+        if row.ttft.p50 is None
+    ]
+    failures += [_jump(one) for one in growth(data) if one.jumps(options["max_jump"])]
+    bound = Slo.of(options).ttft
+    if bound is not None:
+        failures += [
+            f"{row.length} tokens: the median first token takes {format_duration(half)}, over {format_duration(bound)}"
+            for row in found
+            if (half := number(row.ttft.p50)) is not None and half > bound
+        ]
+    return verdict(failures, [*gaps, *client_gaps(data)], cache_notes(data.records))
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    return {"lengths": msgspec.to_builtins(rows(data)), "growth": msgspec.to_builtins(growth(data))}
+
+
+def body(data: RunData) -> RenderableType:
+    titles = (
+        "prompt",
+        "counted",
+        "TTFT p50",
+        "TTFT p95",
+        "prompt tok/s",
+        "gap p50",
+        "grew",
+        "may grow",
+    )
+    table = Columns(titles, give_up=("counted", "TTFT p95", "gap p50"))
+    grown = {one.after.length: one for one in growth(data)}
+    limit = data.info.options["max_jump"]
+    for row in rows(data):
+        p50, p95 = cells(row.ttft)
+        one = grown.get(row.tokens or row.length)
+        over = one is not None and one.jumps(limit)
+        table.add(
+            format_whole(row.length), UNKNOWN if row.tokens is None else format_whole(round(row.tokens)), p50, p95,
+            _speed(row), cells(row.itl)[0],
+            Text(UNKNOWN if one is None else f"{one.found:.1f}x", style="red" if over else ""),
+            UNKNOWN if one is None else f"{one.predicted * limit:.1f}x",
+        )  # fmt: skip
+    return table
+
+
+def rows(data: RunData) -> list[Row]:
+    return [_row(data, length) for length in sorted(set(data.info.options["lengths"]))]
+
+
+def growth(data: RunData) -> list[Growth]:
+    points = [
+        Point(row.tokens or row.length, half)
+        for row in rows(data)
+        if (half := number(row.ttft.p50)) is not None
+    ]
+    return growths(points)
+
+
+def _row(data: RunData, length: int) -> Row:
+    own = [one for one in data.records if one.name == f"{length} tokens" and not one.cancelled]
+    good: list[RequestRecord] = [one for one in own if one.expected]
+    counted = [one.prompt_tokens for one in good if one.prompt_tokens is not None]
+    failed = sum(one.failed for one in own)
+    return Row(
+        length=length,
+        tokens=sum(counted) / len(counted) if counted else None,
+        failed=failed,
+        ttft=series((one.ttft for one in good if one.ttft is not None), failed),
+        itl=series(pooled_gaps(good)),
+    )
+
+
+def _speed(row: Row) -> str:
+    half = number(row.ttft.p50)
+    return UNKNOWN if not half or row.tokens is None else f"{row.tokens / half:.0f}"
+
+
+def _jump(one: Growth) -> str:
+    return (
+        f"from {one.before.length:.0f} to {one.after.length:.0f} tokens the first token takes {one.found:.1f} times "
+        f"as long, and the lengths explain {one.predicted:.1f} times at most"
+    )

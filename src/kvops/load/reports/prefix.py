@@ -1,0 +1,137 @@
+"""What a shared prefix saves: the share of its tokens that came from the cache, and the first token cold and warm.
+
+A request is warm when another of its group had been answered whole before it was sent, cold when none of its group
+had been sent; those between are neither.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from rich.console import RenderableType
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.slo import client_gaps
+from kvops.load.reports.spread import cells, finite, ratio
+from kvops.load.statistics import Series, series
+from kvops.units import format_ratio
+
+LEAST_WARM = 5
+State = Literal["cold", "warm", "between"]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    state: State
+    answered: int
+    prompt_tokens: int
+    cached_tokens: int | None
+    """None: the node does not report them."""
+    ttft: Series
+
+    @property
+    def hit_share(self) -> float | None:
+        return (
+            self.cached_tokens / self.prompt_tokens
+            if self.cached_tokens is not None and self.prompt_tokens
+            else None
+        )
+
+
+def judge(data: RunData) -> Verdict:
+    least = data.info.options["min_hit_share"]
+    failures, gaps = failure_lines(data.records), []
+    warm = _kind(data.records, "warm")
+    if warm.answered < LEAST_WARM:
+        gaps.append(
+            f"{warm.answered} requests found a prefix that was there, {LEAST_WARM} are the least"
+        )
+    elif warm.hit_share is None:
+        gaps.append("the node does not report cached_tokens in its usage: hits cannot be seen")
+    elif warm.hit_share < least:
+        failures.append(
+            f"{format_ratio(warm.hit_share)} of the tokens of warm prompts came from the cache, under the wanted "
+            f"{format_ratio(least)}: prefix caching is off, or blocks were evicted in between"
+        )
+    return verdict(failures, [*gaps, *client_gaps(data)], _notes(data))
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    cold, warm = (_kind(data.records, state) for state in ("cold", "warm"))
+    return {
+        "kinds": [
+            msgspec.to_builtins(_kind(data.records, state)) for state in ("cold", "warm", "between")
+        ],
+        "hit_share": warm.hit_share,
+        "ttft_ratio": finite(ratio(cold.ttft.p50, warm.ttft.p50)),
+        "server_hit_share": server_share(data),
+    }
+
+
+def body(data: RunData) -> RenderableType:
+    table = Columns(("prompts", "answered", "from the cache", "TTFT p50", "TTFT p95"))
+    for state in ("cold", "warm", "between"):
+        one = _kind(data.records, state)
+        if one.answered:
+            share = one.hit_share
+            shown = UNKNOWN if share is None else format_ratio(share)
+            table.add(state, str(one.answered), shown, *cells(one.ttft))
+    return table
+
+
+def states(records: Sequence[RequestRecord]) -> dict[int, State]:
+    """By the record's number."""
+    groups = defaultdict(list)
+    for record in records:
+        groups[record.group].append(record)
+    return {one.seq: _state(one, group) for group in groups.values() for one in group}
+
+
+def _state(one: RequestRecord, group: Sequence[RequestRecord]) -> State:
+    others = [other for other in group if other.seq != one.seq]
+    if any(other.expected and other.t_send + other.e2e <= one.t_send for other in others):
+        return "warm"
+    return "between" if any(other.t_send <= one.t_send for other in others) else "cold"
+
+
+def _kind(records: Sequence[RequestRecord], state: State) -> Kind:
+    known = states(records)
+    own = [one for one in records if known[one.seq] == state and one.expected]
+    cached = [one.cached_tokens for one in own]
+    return Kind(
+        state=state,
+        answered=len(own),
+        prompt_tokens=sum(one.prompt_tokens or 0 for one in own),
+        cached_tokens=None if None in cached else sum(value or 0 for value in cached),
+        ttft=series(one.ttft for one in own if one.ttft is not None),
+    )
+
+
+def server_share(data: RunData) -> float | None:
+    """Hit tokens over asked ones by the node's own counters; None where it does not show them."""
+    seen = [
+        one for one in data.server
+        if one.prefix_query_tokens is not None and one.prefix_hit_tokens is not None
+    ]  # fmt: skip
+    if len(seen) < 2:
+        return None
+    first, last = seen[0], seen[-1]
+    asked = (last.prefix_query_tokens or 0) - (first.prefix_query_tokens or 0)
+    return (
+        ((last.prefix_hit_tokens or 0) - (first.prefix_hit_tokens or 0)) / asked
+        if asked > 0
+        else None
+    )
+
+
+def _notes(data: RunData) -> list[str]:
+    share = server_share(data)
+    return (
+        []
+        if share is None
+        else [f"the node itself counts {format_ratio(share)} of all prompt tokens as hits"]
+    )

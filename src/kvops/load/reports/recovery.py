@@ -1,0 +1,162 @@
+"""A burst over the node's capacity: what it answered meanwhile, and how soon it was its old self again.
+
+In the burst, refusals that say when to come back are right answers; silence, resets and 5xx are not. Afterwards the
+median first token must fall back to near the baseline and stay there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.slo import cache_notes, client_gaps
+from kvops.load.reports.spread import cells
+from kvops.load.statistics import Series, series
+from kvops.units import format_duration, format_ratio
+
+BASELINE, BURST, RECOVERY = "baseline", "burst", "recovery"
+RUN = 5
+"""Answers in a row whose median counts: one slow answer is no relapse."""
+FLOOR = 0.1
+"""Seconds that a first token may always take longer than in the baseline."""
+STRAIN = 2.0
+"""So many times the baseline's first token shows that the burst was over capacity."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    answered: int
+    refused: int
+    failed: int
+    per_second: float | None
+    """Answers, over the time they were asked for."""
+    ttft: Series
+
+
+def judge(data: RunData) -> Verdict:
+    options, found = data.info.options, facts(data)
+    failures, phases = failure_lines(data.records), {one.name: one for one in _phases(data)}
+    gaps = [
+        f"{name}: {phases[name].answered} answers, {RUN} are the least: raise its seconds"
+        for name in (BASELINE, RECOVERY)
+        if phases[name].answered < RUN
+    ]
+    if not found["overloaded"] and not gaps:
+        gaps.append("the burst was not over the node's capacity: raise --users")
+    if gaps:
+        return verdict(failures, [*gaps, *client_gaps(data)])
+    back, within = found["recovered_after"], options["recover_within"]
+    if back is None or back > within:
+        took = "never" if back is None else f"only after {format_duration(back)}"
+        failures.append(
+            f"the first token was {took} back near its baseline; {format_duration(within)} are allowed"
+        )
+    share = found["throughput_share"]
+    if back is not None and share is not None and share < options["min_throughput"]:
+        failures.append(
+            f"after it recovered the node answers {format_ratio(share)} of the baseline's requests/s, under "
+            f"{format_ratio(options['min_throughput'])}"
+        )
+    return verdict(failures, client_gaps(data), cache_notes(data.records))
+
+
+def facts(data: RunData) -> dict[str, Any]:
+    back, share = recovered(data)
+    return {
+        "phases": msgspec.to_builtins(_phases(data)),
+        "overloaded": overloaded(data),
+        "recovered_after": back,
+        "throughput_share": share,
+    }
+
+
+def body(data: RunData) -> RenderableType:
+    table = Columns(("phase", "ok", "refused", "failed", "answers/s", "TTFT p50", "TTFT p95"))
+    for one in _phases(data):
+        rate = UNKNOWN if one.per_second is None else f"{one.per_second:.2f}"
+        table.add(
+            one.name, str(one.answered), str(one.refused), str(one.failed), rate, *cells(one.ttft)
+        )
+    back, share = recovered(data)
+    line = (
+        "not back at the baseline"
+        if back is None
+        else f"back at the baseline {format_duration(back)} after the burst"
+    )
+    if share is not None:
+        line += f", with {format_ratio(share)} of its throughput"
+    return Group(table, Text(line))
+
+
+def overloaded(data: RunData) -> bool:
+    phases = {one.name: one for one in _phases(data)}
+    before, burst = phases[BASELINE].ttft.p50, phases[BURST].ttft.p50
+    slower = isinstance(before, float) and isinstance(burst, float) and burst > STRAIN * before
+    return bool(phases[BURST].refused) or slower
+
+
+def recovered(data: RunData) -> tuple[float | None, float | None]:
+    """Seconds from the burst's last request until the first token stayed near the baseline, and the share of the
+    baseline's answers a second from then on; None: never, or not known.
+    """
+    before, after = (_answered(data.records, name) for name in (BASELINE, RECOVERY))
+    burst = [one.t_send for one in data.records if one.name == BURST]
+    if len(before) < RUN or len(after) < RUN or not burst:
+        return None, None
+    half = statistics.median(one.ttft or 0.0 for one in before)
+    limit = max(data.info.options["tolerance"] * half, half + FLOOR)
+    start = settled([one.ttft or 0.0 for one in after], limit)
+    if start is None:
+        return None, None
+    rate, usual = _rate(after[start:]), _rate(before)
+    return (
+        max(0.0, after[start].t_send - max(burst)),
+        rate / usual if rate is not None and usual else None,
+    )
+
+
+def settled(times: Sequence[float], limit: float) -> int | None:
+    """Index from which every RUN values in a row have a median within `limit`; None: the last have not."""
+    found = None
+    for index in range(len(times) - RUN, -1, -1):
+        if statistics.median(times[index : index + RUN]) > limit:
+            break
+        found = index
+    return found
+
+
+def _phases(data: RunData) -> list[Phase]:
+    return [_phase(data.records, name) for name in (BASELINE, BURST, RECOVERY)]
+
+
+def _phase(records: Sequence[RequestRecord], name: str) -> Phase:
+    own = [one for one in records if one.name == name and not one.cancelled]
+    answered, failed = _answered(own, name), sum(one.failed for one in own)
+    return Phase(
+        name=name,
+        answered=len(answered),
+        refused=sum(one.expected and one.status in (429, 503) for one in own),
+        failed=failed,
+        per_second=_rate(answered),
+        ttft=series((one.ttft for one in answered if one.ttft is not None), failed),
+    )
+
+
+def _answered(records: Sequence[RequestRecord], name: str) -> list[RequestRecord]:
+    own = [one for one in records if one.name == name and one.expected and one.ttft is not None]
+    return sorted(own, key=lambda one: one.t_send)
+
+
+def _rate(answered: Sequence[RequestRecord]) -> float | None:
+    if not answered:
+        return None
+    span = max(one.t_send + one.e2e for one in answered) - min(one.t_send for one in answered)
+    return len(answered) / span if span > 0 else None

@@ -1,0 +1,201 @@
+"""The search for the knee against nodes whose true knee is known, and what one step is judged to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvops.load.knee import MAX_STEPS, Outcome, Search, contradictions, first_bad, knee
+from kvops.load.knee_step import Aims, Limit, Pressure, decide, measure, pressure
+from kvops.load.records import ErrorClass, RequestRecord, ServerSample
+from kvops.load.slo import Slo
+
+
+def climb(search: Search, node: Callable[[float], Outcome]) -> list[float]:
+    loads = []
+    while (load := search.next()) is not None:
+        loads.append(load)
+        search.take(load, node(load))
+    return loads
+
+
+def users(most: float = 64, start: float = 1) -> Search:
+    return Search(start, most, 0.01, whole=True)
+
+
+def up_to(limit: float) -> Callable[[float], Outcome]:
+    return lambda load: "good" if load <= limit else "bad"
+
+
+@given(st.integers(1, 63))
+def test_the_knee_of_an_honest_node_is_found_to_the_user(limit: int) -> None:
+    search = users()
+    loads = climb(search, up_to(limit))
+    assert knee(search.tried) == limit
+    assert first_bad(search.tried) == limit + 1
+    assert contradictions(search.tried) == []
+    assert len(loads) <= 16
+
+
+@given(st.floats(0.5, 30), st.sampled_from([0.05, 0.1, 0.3]))
+def test_a_rate_is_found_within_the_resolution(limit: float, resolution: float) -> None:
+    search = Search(0.25, 64, resolution, whole=False)
+    climb(search, up_to(limit))
+    low, high = knee(search.tried), first_bad(search.tried)
+    assert low is not None
+    assert high is not None
+    assert low <= limit < high
+    assert high - low <= resolution * high
+
+
+def test_steps_double_then_halve_the_gap_and_the_knee_is_measured_again() -> None:
+    assert climb(users(), up_to(5)) == [1, 2, 4, 8, 8, 6, 5, 5]
+
+
+def test_a_node_that_bears_the_most_is_asked_no_more() -> None:
+    search = users(most=12)
+    assert climb(search, up_to(100)) == [1, 2, 4, 8, 12, 12]
+    assert (knee(search.tried), first_bad(search.tried)) == (12, None)
+
+
+def test_a_node_that_bears_nothing_has_no_knee() -> None:
+    search = users()
+    assert climb(search, up_to(0)) == [1, 1]
+    assert (knee(search.tried), first_bad(search.tried)) == (None, 1)
+
+
+def test_an_unclear_step_ends_the_search() -> None:
+    assert climb(users(), lambda load: "unclear" if load == 4 else "good") == [1, 2, 4]
+
+
+def test_one_slow_moment_is_shown_as_a_contradiction_and_never_raises_the_knee() -> None:
+    seen: list[float] = []
+
+    def node(load: float) -> Outcome:
+        seen.append(load)
+        return "bad" if load == 4 and seen.count(4) == 1 else up_to(10)(load)
+
+    search = users()
+    climb(search, node)
+    assert knee(search.tried) == 3
+    assert contradictions(search.tried) == [(4, 4)]
+
+
+def test_a_knee_that_fails_when_measured_again_goes_down() -> None:
+    seen: list[float] = []
+
+    def node(load: float) -> Outcome:
+        seen.append(load)
+        return "bad" if load == 5 and seen.count(5) == 2 else up_to(5)(load)
+
+    search = users()
+    climb(search, node)
+    assert knee(search.tried) == 4
+
+
+@given(st.lists(st.sampled_from(["good", "bad"]), min_size=80, max_size=80))
+def test_any_node_is_done_within_the_bound_and_its_knee_is_under_every_bad_load(
+    answers: list[Outcome],
+) -> None:
+    search = users()
+    loads = climb(search, lambda _: answers.pop())
+    assert len(loads) <= MAX_STEPS
+    found, bad = knee(search.tried), first_bad(search.tried)
+    assert found is None or bad is None or found < bad
+
+
+def test_options_make_the_search() -> None:
+    options = {"by": "users", "start": 2.4, "most": 8.0, "resolution": 0.1}
+    assert climb(Search.of(options), up_to(100)) == [2, 4, 8, 8]
+    assert climb(Search.of(options | {"by": "rate"}), up_to(100)) == [2.4, 4.8, 8, 8]
+
+
+AIMS = Aims(Slo(ttft=1.0, confidence=0.8), max_errors=0.01)
+
+
+def record(seq: int, ttft: float | None = 0.5, error: ErrorClass | None = None) -> RequestRecord:
+    return RequestRecord(
+        run="r", scenario="ramp_to_knee", name="8 users", seq=seq, user=0, t_send=float(seq), ttft=ttft, e2e=2.0,
+        status=200 if error is None else None, error_class=error, expected=error is None, completion_tokens=8,
+        group="1",
+    )  # fmt: skip
+
+
+def answers(fast: int, slow: int = 0, **errors: int) -> list[RequestRecord]:
+    failed = [ErrorClass(name) for name, count in errors.items() for _ in range(count)]
+    return [
+        *(record(n) for n in range(fast)),
+        *(record(fast + n, 3.0) for n in range(slow)),
+        *(record(fast + slow + n, None, one) for n, one in enumerate(failed)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome"),
+    [
+        (answers(40), "good"),
+        (answers(5), "open"),
+        (answers(0), "open"),
+        (answers(30, 10), "bad"),
+        (answers(0, 5), "bad"),
+        (answers(38, 2), "open"),
+        (answers(40, http_429=10), "bad"),
+        (answers(0, connect_refused=5), "bad"),
+    ],
+)
+def test_a_step_is_judged_as_soon_as_it_can_be(records: list[RequestRecord], outcome: str) -> None:
+    assert decide(records, AIMS, at_end=False) == outcome
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome"),
+    [
+        (answers(40), "good"),
+        (answers(5), "unclear"),
+        (answers(0), "unclear"),
+        (answers(38, 2), "bad"),
+        (answers(39, client_cancel=3), "bad"),
+    ],
+)
+def test_at_its_end_what_was_not_shown_to_be_good_is_bad_or_unclear(
+    records: list[RequestRecord], outcome: str
+) -> None:
+    assert decide(records, AIMS, at_end=True) == outcome
+
+
+@pytest.mark.parametrize(
+    ("records", "seen", "limits"),
+    [
+        (answers(40), Pressure(), ()),
+        (answers(20, 20), Pressure(), (Limit.TTFT,)),
+        (answers(38, 2), Pressure(waiting=3), (Limit.TTFT,)),
+        (answers(20, 20), Pressure(kv_usage=0.99), (Limit.KV, Limit.TTFT)),
+        (answers(20, 20), Pressure(preemptions=4), (Limit.KV, Limit.TTFT)),
+        (answers(40, http_429_queue_full=30), Pressure(), (Limit.QUEUE, Limit.TTFT)),
+        (answers(40, http_503_queue_timeout=30), Pressure(), (Limit.QUEUE, Limit.TTFT)),
+        (answers(40, http_5xx_other=30), Pressure(), (Limit.ERRORS, Limit.TTFT)),
+    ],
+)
+def test_a_bad_step_says_its_limits_the_deepest_first(
+    records: list[RequestRecord], seen: Pressure, limits: tuple[Limit, ...]
+) -> None:
+    assert measure(8, records, AIMS, seen).limits == limits
+
+
+def test_pressure_is_what_the_samples_of_the_step_show() -> None:
+    samples = [
+        ServerSample(at=at, kv_usage=usage, preemptions=preempted, waiting=waiting, running=2)
+        for at, usage, preempted, waiting in [
+            (1.0, 0.9, 3, 9),
+            (2.0, 0.5, 4, 0),
+            (3.0, 0.7, 6, 2),
+            (9.0, 1.0, 9, 5),
+        ]
+    ]
+    found = pressure(samples, 1.5, 4.0)
+    assert (found.kv_usage, found.preemptions, found.waiting, found.running) == (0.7, 2, 2, 2)
+    assert pressure([], 0, 9) == Pressure()
+    assert pressure([ServerSample(at=1.0)], 0, 9) == Pressure()
