@@ -44,10 +44,13 @@ def latency_over_load(data: RunData, frame: Frame) -> Plot | Missing:
         load, across = _offered(frame.wanted), "requests/s offered, in the second of the request"
     else:
         load, across = frame.in_flight, "requests in flight when it was sent, itself among them"
-    edges = _edges(load)
-    if len(edges) < 3:
-        return Missing(title, f"the load was the same all along ({load.min():g} to {load.max():g})")
-    return _quantile_plot(title, load, frame, edges, across)
+    waits = np.where(frame.failed, np.inf, frame.ttft)
+    middles, groups = _groups(load, waits, _edges(load))
+    if np.isfinite(grouped_quantiles(groups)[0.50]).sum() < 2:
+        return Missing(
+            title, f"too few requests at more than one load ({load.min():g} to {load.max():g})"
+        )
+    return _quantile_plot(title, middles, groups, across)
 
 
 def ttft_over_length(frame: Frame) -> Plot | Missing:
@@ -73,7 +76,7 @@ def ttft_over_length(frame: Frame) -> Plot | Missing:
                 axes.plot(
                     frame.prompt[at], frame.ttft[at], ".", ms=3, alpha=0.4, color=colour, label=name
                 )
-        middles, groups = _groups(lengths, frame.ttft[known], _edges(lengths, logarithmic=True))
+        middles, groups = _groups(lengths, frame.ttft[known], _length_edges(lengths))
         axes.plot(
             middles, grouped_quantiles(groups)[0.50], "o-", ms=4, color=ORANGE, label="median"
         )
@@ -139,9 +142,7 @@ def recall_map(data: RunData) -> Plot | Missing:
     )
 
 
-def _quantile_plot(title: str, load: Values, frame: Frame, edges: Values, across: str) -> Plot:
-    waits = np.where(frame.failed, np.inf, frame.ttft)
-    middles, groups = _groups(load, waits, edges)
+def _quantile_plot(title: str, middles: Values, groups: Sequence[Values], across: str) -> Plot:
     found = grouped_quantiles(groups)
 
     def draw(figure: Figure) -> None:
@@ -170,13 +171,26 @@ def _offered(wanted: Values) -> Values:
     return counts[places].astype(np.float64)
 
 
-def _edges(values: Values, *, logarithmic: bool = False) -> Values:
-    """Bounds of at most GROUPS groups: of single values where they are few."""
+def _edges(values: Values) -> Values:
+    """Bounds of groups of equal width, or of single values where they are few."""
     distinct = np.unique(values)
     if len(distinct) <= GROUPS:
         return np.append(distinct, distinct[-1] + 1) - 0.5
-    scale = np.geomspace if logarithmic else np.linspace
-    return scale(distinct[0], distinct[-1] + 1, GROUPS + 1)
+    return np.linspace(distinct[0], distinct[-1] + 1, GROUPS + 1)
+
+
+def _length_edges(lengths: Values) -> Values:
+    """Bounds of groups of prompts that are about as long, or of equal ratio where there are too many."""
+    starts = [float(lengths.min())]
+    for length in np.unique(lengths).tolist():
+        if length > ALIKE * starts[-1]:
+            starts.append(length)
+    end = float(lengths.max()) + 1
+    return (
+        np.array([*starts, end])
+        if len(starts) <= GROUPS
+        else np.geomspace(starts[0], end, GROUPS + 1)
+    )
 
 
 def _groups(at: Values, values: Values, edges: Values) -> tuple[Values, list[Values]]:

@@ -125,12 +125,15 @@ def heat_map(
 
     def draw(figure: Figure) -> None:
         import numpy as np
+        from matplotlib.colors import LinearSegmentedColormap
 
         axes = figure.add_subplot()
         values = np.array(
             [[np.nan if share is None else share for share in row] for row in shares], dtype=float
         )
-        axes.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto", alpha=0.75)
+        colours = LinearSegmentedColormap.from_list("recall", ["#fca5a5", "#fde68a", "#86efac"])
+        axes.imshow(values, cmap=colours, vmin=0, vmax=1, aspect="auto")
+        figure.subplots_adjust(left=0.13)
         for row, column in np.ndindex(values.shape):
             axes.text(column, row, texts[row][column], ha="center", va="center", fontsize=8)
         axes.set_xticks(range(len(columns)), columns)
@@ -144,8 +147,14 @@ def heat_map(
 
 def in_time(axis: Axis) -> None:
     """Ticks of a scale in seconds, as times are written everywhere."""
-    axis.set_major_formatter(lambda seconds, _: format_duration(seconds) if seconds > 0 else "0")
+    axis.set_major_formatter(lambda seconds, _: _time(seconds))
     axis.set_minor_formatter(lambda *_: "")
+
+
+def _time(seconds: float) -> str:
+    if seconds <= 0:
+        return "0"
+    return f"{seconds:g} s" if 1 <= seconds < 60 else format_duration(seconds)
 
 
 def label(axes: Axes, across: str, up: str) -> None:

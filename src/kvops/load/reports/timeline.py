@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINDOWS = 60
+PER_WINDOW = 25
+"""Requests in a window of the lines, where there are so many: 20 make a 95th percentile."""
+FEW = 200
 DOTS = 1200
 """More say no more on paper: of the others every so many and the slowest are drawn."""
 ROW = 1.35
@@ -86,11 +89,13 @@ def latency_row(data: RunData, frame: Frame, warm_up: WarmUp) -> Row:
     def draw(axes: Axes) -> None:
         at, known = frame.sent - start, np.isfinite(frame.ttft)
         shown = thinned(frame.ttft, known)
-        axes.plot(at[shown], frame.ttft[shown], ".", color=GREY, markersize=2.5, alpha=0.6)
+        size = 2.5 if len(shown) > FEW else 6
+        axes.plot(at[shown], frame.ttft[shown], ".", color=GREY, ms=size, label="one request")
         middles, groups = _windows(at, np.where(frame.failed, np.inf, frame.ttft))
         found = grouped_quantiles(groups)
-        axes.plot(middles, found[0.50], color=BLUE, label="first token p50")
-        axes.plot(middles, found[0.95], color=ORANGE, label="p95")
+        for share, name, colour in ((0.50, "p50", BLUE), (0.95, "p95", ORANGE)):
+            if np.isfinite(found[share]).any():
+                axes.plot(middles, found[share], "o-", ms=2, color=colour, label=name)
         if known.any() and np.nanmax(frame.ttft) > 20 * np.nanmin(frame.ttft) > 0:
             axes.set_yscale("log")
         else:
@@ -120,7 +125,8 @@ def thinned(values: Values, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 def _windows(at: Values, values: Values) -> tuple[Values, list[Values]]:
     """Middles of windows of equal length and the values in each; NaN is left out."""
-    width = max(1.0, float(at.max() - at.min()) / WINDOWS)
+    windows = min(WINDOWS, max(1, len(at) // PER_WINDOW))
+    width = max(1.0, float(at.max() - at.min()) / windows)
     number = ((at - at.min()) / width).astype(int)
     bounds = np.searchsorted(number, np.arange(1, number.max() + 1))
     middles = at.min() + width * (np.arange(number.max() + 1) + 0.5)
@@ -154,7 +160,13 @@ def _client(data: RunData) -> list[Row]:
     )
 
     def draw(axes: Axes) -> None:
-        axes.plot(at - data.info.started_at, flight, color=VIOLET, label="in flight at the client")
+        axes.plot(
+            at - data.info.started_at,
+            flight,
+            color=VIOLET,
+            drawstyle="steps-post",
+            label="in flight at the client",
+        )
         _line(axes, data, "running", lambda one: one.running, BLUE)
         _line(axes, data, "waiting", lambda one: one.waiting, ORANGE)
         axes.set_ylim(bottom=0)
@@ -187,7 +199,14 @@ def _line(axes: Axes, data: RunData, name: str, of: Callable[..., int | None], c
     known = [(one.at, value) for one in data.server if (value := of(one)) is not None]
     if known:
         at, values = np.array(known, dtype=np.float64).T
-        axes.plot(at - data.info.started_at, values, color=colour, label=name, lw=1.2)
+        axes.plot(
+            at - data.info.started_at,
+            values,
+            color=colour,
+            label=name,
+            lw=1.2,
+            drawstyle="steps-post",
+        )
 
 
 def _per_second(at: Sequence[float], values: Sequence[int]) -> tuple[Values, Values]:
