@@ -15,6 +15,7 @@ import typer
 from kvops.cli.load_progress import Display
 from kvops.cli.load_reports import Json, register, report
 from kvops.cli.load_signals import stopping
+from kvops.cli.load_worker import worker
 from kvops.errors import UsageError
 
 app = typer.Typer(
@@ -69,7 +70,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NODE",
-            help="Name or URL of a node; default: the only one that runs here.",
+            help="Name, fleet name or URL of a node; default: the only one that runs here.",
         ),
     ] = None,
     users: Annotated[
@@ -124,8 +125,21 @@ def run(
     ] = None,
     processes: Annotated[
         int,
-        typer.Option(metavar="N", min=1, max=64, help="Processes of the load generator."),
+        typer.Option(metavar="N", min=1, max=64, help="Processes of the load generator here."),
     ] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="K", min=0, max=1000, help="Send from K processes of kvops load worker instead."
+        ),
+    ] = 0,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where workers find this run; default: 127.0.0.1:5557. Trusted networks only.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -141,6 +155,12 @@ def run(
     api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with a key of the data plane.")
     ] = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Names of nodes, and which may be loaded; default: fleet.yaml."
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the admin token.")
     ] = None,
@@ -152,8 +172,9 @@ def run(
     """Run SCENARIO against a node. The scenario's own options follow as --name value."""
     import secrets
 
-    from kvops.load import launcher, pacing_options, scenarios
-    from kvops.telemetry import targets
+    from kvops.load import launcher, pacing_options, scenarios, targets
+    from kvops.load.spread import DEFAULT_BIND, Address
+    from kvops.telemetry import fleet as fleets
 
     chosen = scenarios.find(scenario)
     options = chosen.parse(context.args)
@@ -170,18 +191,25 @@ def run(
     plan = launcher.Plan(
         scenario=chosen,
         target=targets.resolve(
-            node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+            node,
+            fleets.read(fleet),
+            api_key_file=api_key_file,
+            token_file=token_file,
+            control_url=control_url,
         ),
         options=options,
         users=users or chosen.users,
         duration=bound,
         pacing=pacing,
         processes=processes,
+        workers=workers,
+        bind=Address.parse(bind or DEFAULT_BIND, "--bind"),
+        fleet=fleet,
         seed=secrets.randbelow(10**6) if seed is None else seed,
         out=out,
         allow_remote=tuple(allow_remote or ()),
     )
-    for note in chosen.notes(options):
+    for note in (*chosen.notes(options), *plan.notes()):
         typer.echo(note, err=True)
     with stopping() as stop, Display() as display:
         made = launcher.run(plan, display.update, stop)
@@ -206,4 +234,5 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+app.command("worker")(worker)
 register(app)

@@ -24,6 +24,7 @@ from kvops.load.process import STOP_TIMEOUT, Handover, Locust, run_arguments
 from kvops.load.scenarios import Scenario
 from kvops.load.spread import Address, Spread
 from kvops.load.targets import check_target
+from kvops.telemetry import fleet
 from kvops.telemetry.targets import Target
 
 __all__ = ["STOP_TIMEOUT", "Plan", "Progress", "check_target", "run"]
@@ -49,10 +50,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where those find the master."""
     allow_remote: tuple[str, ...] = ()
     """Hosts other than this one that may be loaded."""
+    fleet: Path | None = None
+    """File that says which nodes may be; None: the usual one, if it is there."""
 
     @property
     def spread(self) -> Spread:
         return Spread(processes=self.processes, workers=self.workers, bind=self.bind)
+
+    def notes(self) -> list[str]:
+        """What a user should do or know before the run."""
+        if not self.workers:
+            return []
+        everywhere = self.bind.host in ("0.0.0.0", "::")
+        place = f"{'THIS-MACHINE' if everywhere else self.bind.host}:{self.bind.port}"
+        return [
+            f"waiting for {self.workers} workers: kvops load worker {self.scenario.name} --master {place}"
+        ]
 
 
 def run(plan: Plan, on_progress: Callable[[Progress], None], stop: threading.Event) -> runs.Run:
@@ -74,8 +87,8 @@ def run(plan: Plan, on_progress: Callable[[Progress], None], stop: threading.Eve
 
 
 def _check(plan: Plan) -> None:
-    """Raises UsageError."""
-    check_target(plan.target.url, plan.allow_remote)
+    """Raises UsageError, ConfigError."""
+    check_target(plan.target.url, plan.allow_remote, fleet.read(plan.fleet))
     if plan.users > plan.scenario.max_users:
         raise UsageError(
             f"--users {plan.users}: {plan.scenario.name} takes at most {plan.scenario.max_users}",

@@ -14,7 +14,7 @@ from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
 from kvops.errors import KvopsError, UsageError
-from kvops.load import locust_worker, runs, scenarios
+from kvops.load import counting, locust_worker, runs, scenarios, server_samples
 from kvops.load.conductor import Conductor
 from kvops.load.endings import MARK, Ending
 from kvops.load.endpoint import Endpoint, discover
@@ -22,6 +22,8 @@ from kvops.load.locust_master import Master
 from kvops.load.locust_session import Session
 from kvops.load.process import HANDOVER, Handover
 from kvops.load.sinks import FileSink
+
+SAMPLE_EVERY = 1.0
 
 
 def hook(locust_file: str, users: Any) -> None:
@@ -80,6 +82,7 @@ def _conduct(environment: Any, scenario: scenarios.Scenario, handover: Handover 
     session = Session(run.info, environment, endpoint, sink, conductor.end)
     environment.events.quit.add_listener(lambda **_: conductor.close())
     parent = None if handover is None else handover.parent
+    gevent.spawn(_sample, endpoint, sink, conductor)
     if isinstance(environment.runner, MasterRunner):
         if environment.shape_class is not None:
             raise UsageError(
@@ -91,11 +94,28 @@ def _conduct(environment: Any, scenario: scenarios.Scenario, handover: Handover 
         environment.events.spawning_complete.add_listener(lambda **_: gevent.spawn(master.watch))
         gevent.spawn(_end_with, parent, environment)
     else:
+        session.counter = counting.counter(run.info.before)
         gevent.spawn(session.watch, parent)
         environment.events.spawning_complete.add_listener(
             lambda **_: gevent.spawn(_end_when_empty, environment)
         )
     return session
+
+
+def _sample(endpoint: Endpoint, sink: FileSink, conductor: Conductor) -> None:
+    """The node beside the clients, about once a second, where it tells anything of itself."""
+    take = server_samples.source(
+        endpoint.client, os.environ.get("KVOPS_CONTROL_URL"), os.environ.get("KVOPS_ADMIN_TOKEN")
+    )
+    while take is not None and conductor.ended is None:
+        started = time.perf_counter()
+        sample = take()
+        try:
+            if sample is not None:
+                sink.server(sample)
+        except OSError as error:
+            conductor.end(Ending.DISK_FULL, f"the records cannot be written: {error}")
+        gevent.sleep(max(0.0, SAMPLE_EVERY - (time.perf_counter() - started)))
 
 
 def _end_with(parent: int | None, environment: Any) -> None:

@@ -14,6 +14,7 @@ import psutil
 
 from kvops.load import pacing, runs
 from kvops.load.client import Client, Leave
+from kvops.load.counting import Counter
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint
 from kvops.load.exchange import Exchange
@@ -90,6 +91,8 @@ class Session:
         self.started: float | None = None
         """Unix seconds at which the open-loop schedule began."""
         self.on_end = on_end
+        self.counter: Counter | None = None
+        """Where this machine has the model's tokenizer."""
         self._sink = sink
         self._numbers, self._shots = itertools.count(), itertools.count()
         self._late = 0.0
@@ -166,6 +169,7 @@ class Session:
             expected=outcome.error_class is None, needle=outcome.needle, group=call.group,
             asked_input=shot.input_tokens if call.asked_input is None else call.asked_input,
             asked_output=shot.output_tokens if call.asked_output is None else call.asked_output,
+            counted_tokens=self.counter.count(got.text) if self.counter is not None and got.text else None,
             worker=self.worker,
         )  # fmt: skip
 

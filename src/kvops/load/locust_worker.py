@@ -12,7 +12,7 @@ import msgspec
 from gevent.event import AsyncResult
 
 from kvops.errors import KvopsError, LoadRunError
-from kvops.load import runs
+from kvops.load import counting, runs
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint, discover
 from kvops.load.locust_master import END, HELLO, LINES, READY, RUN, STOP, STOPPED, USERS
@@ -72,6 +72,7 @@ def join(environment: Any, scenario: str, handover: Handover | None) -> Session:
         runner.send_message(READY, {"fault": str(error)})
         gevent.sleep(FLUSH_EVERY)  # the message leaves before the process does
         raise
+    session.counter = counting.counter(info.before)
     _hook(runner, environment, session)
     forked = environment.parsed_options.processes
     gevent.spawn(session.watch, os.getppid() if handover is not None or forked else None)

@@ -115,10 +115,11 @@ def _environment(handover: Handover, target: Target) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("LOCUST_", "KVOPS_"))
     }
-    secrets = {
+    passed = {
+        "KVOPS_HOME": os.environ.get("KVOPS_HOME"),
         "KVOPS_API_KEY": target.api_key,
         "KVOPS_ADMIN_TOKEN": target.token,
         "KVOPS_CONTROL_URL": target.control_url,
     }
     ours = {"PYTHONUNBUFFERED": "1", HANDOVER: msgspec.json.encode(handover).decode()}
-    return inherited | ours | {name: value for name, value in secrets.items() if value}
+    return inherited | ours | {name: value for name, value in passed.items() if value}

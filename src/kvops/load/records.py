@@ -122,7 +122,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     asked_output: int | None = None
     """`max_tokens` of the request."""
     counted_tokens: int | None = None
-    """Tokens of the answer's text by the model's own tokenizer, where this machine has it."""
+    """Tokens of the answer's text by the model's own tokenizer, where this machine has it and counting was cheap."""
     worker: int = 0
     """Which process of the load generator sent it."""
 

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from kvops import registry
 from kvops.errors import UsageError
+from kvops.telemetry import targets
+from kvops.telemetry.fleet import Fleet, is_loopback
+from kvops.telemetry.targets import Target
 
 
-def check_target(url: str, allowed_remote: Collection[str]) -> None:
-    """Raises UsageError for a host that is neither this machine nor named by `allowed_remote`."""
+def resolve(
+    text: str | None,
+    fleet: Fleet,
+    *,
+    api_key_file: Path | None = None,
+    token_file: Path | None = None,
+    control_url: str | None = None,
+) -> Target:
+    """A node of this machine, a URL, or a name of the fleet. Raises NodeNotFound, UsageError."""
+    entry = None if text is None else fleet.named(text)
+    if entry is not None:
+        record = registry.read(entry.name)
+        if record is not None and record.alive() and fleet.at(record.url) != entry:
+            raise UsageError(
+                f"{entry.name!r} is a node of this machine and another one in {fleet.path}",
+                hint=f"give a URL: {record.url} or {entry.url}",
+            )
+        text, control_url = entry.url, control_url or entry.control_url
+    return targets.resolve(
+        text, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    )
+
+
+def check_target(url: str, allowed_remote: Collection[str], fleet: Fleet | None = None) -> None:
+    """Raises UsageError for a host that is neither this machine nor named by `allowed_remote`, and for a node
+
+    whose fleet entry does not allow load, whatever else is allowed.
+    """
+    entry = None if fleet is None else fleet.at(url)
+    if fleet is not None and entry is not None and not entry.may_be_loaded:
+        unset = " (it is not set, and the node is on another machine)"
+        raise UsageError(
+            f"{entry.name} is not to be loaded: allow_load is false in {fleet.path}"
+            + (unset if entry.allow_load is None else ""),
+            hint="if those who use the node agree, set allow_load: true there",
+        )
     host = urlsplit(url).hostname or ""
     if host not in allowed_remote and not is_loopback(host):
         raise UsageError(
             f"{host} is not this machine, and a load run can bring a node down",
             hint=f"if you mean it: --allow-remote {host}",
         )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -41,7 +41,7 @@ def resolve(
     `KVOPS_API_KEY` / `KVOPS_ADMIN_TOKEN` (or their `_FILE` forms), else, for a local node, its own token file.
     Raises NodeNotFound, UsageError.
     """
-    api_key = _secret("KVOPS_API_KEY", api_key_file)
+    key = api_key(api_key_file)
     token = _secret("KVOPS_ADMIN_TOKEN", token_file)
     if text is not None and _is_address(text):
         url = _checked_url(text)
@@ -53,7 +53,7 @@ def resolve(
                 url=url,
                 control_url=None if control_url is None else _checked_url(control_url),
                 token=token,
-                api_key=api_key,
+                api_key=key,
             )
     else:
         record = _local_record(text)
@@ -67,8 +67,13 @@ def resolve(
         url=record.url,
         control_url=record.control_url,
         token=token or _read_secret(registry.token_file(record.name)),
-        api_key=api_key,
+        api_key=key,
     )
+
+
+def api_key(file: Path | None = None) -> str | None:
+    """A key of the data plane: of `file`, else `KVOPS_API_KEY` or its `_FILE` form. Raises UsageError."""
+    return _secret("KVOPS_API_KEY", file)
 
 
 def trust(url: str) -> ssl.SSLContext | bool:
