@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kvops.alerts.rulebook import rulebook
-from kvops.cli.alert_sink import open_sink
+from kvops.alerts.sink import open_sink
 from tests.harness import RunningNode, run_kvops
 
 

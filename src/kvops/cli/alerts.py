@@ -15,7 +15,7 @@ from kvops.cli.local_node import NodeOption
 from kvops.units import format_duration
 
 if TYPE_CHECKING:
-    from kvops.cli.alert_sink import Sink
+    from kvops.alerts.sink import Sink
 
 app = typer.Typer(
     no_args_is_help=True, help="Alerts of a node: how its rules stand, and whether anybody is told."
@@ -65,7 +65,7 @@ def run_drill(
     Exit code 0: each receiver confirmed it (HTTP 2xx, or the service's own yes). 1: one did not, or nobody is to be
     told.
     """
-    from kvops.cli.alert_sink import open_sink
+    from kvops.alerts.sink import open_sink
     from kvops.cli.local_node import find
     from kvops.errors import AlertNotDelivered
 

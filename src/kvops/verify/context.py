@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ class Context:
     """Where this run is kept: a load run of a check makes its folder in it; None where nothing is kept."""
     allow_remote: tuple[str, ...] = ()
     """Hosts beside this one that may be loaded."""
+    began: float = field(default_factory=time.time)
+    """Unix seconds."""
 
     @property
     def model(self) -> str:

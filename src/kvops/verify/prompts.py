@@ -56,14 +56,17 @@ class PromptFitter:
         raise ValueError(f"no prompt could be fitted to {tokens} tokens")
 
     async def _tokenizes(self) -> bool:
-        return await self._tokenized("a") is not None
+        return await self.tokenized("a") is not None
 
     async def _count(self, text: str) -> int:
-        count = await self._tokenized(text)
+        count = await self.tokenized(text)
         return await self._used(text) if count is None else count
 
-    async def _tokenized(self, text: str) -> int | None:
-        """Both kvops and vLLM answer `{"count": n}`; vLLM's path has no `/v1`."""
+    async def tokenized(self, text: str) -> int | None:
+        """Tokens of `text` by the node's own tokenizer; None where it has no route to it.
+
+        Both kvops and vLLM answer `{"count": n}`; vLLM's path has no `/v1`.
+        """
         for path in ("/v1/tokenize", "/tokenize"):
             reply = await self._api.post(path, {"model": self._model, "prompt": text})
             count = reply.body.get("count")

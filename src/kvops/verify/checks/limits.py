@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kvops.telemetry.snapshot import Known
 from kvops.units import format_whole
-from kvops.verify.api import CHECK_BOUND, Reply
+from kvops.verify.api import CHECK_BOUND, Reply, StreamRefused
 from kvops.verify.check import Check, Outcome, Parameters, require, skip
+from kvops.verify.checks.truncation import HEADER, truncation
 from kvops.verify.context import Context
 from kvops.verify.judge import SEE_LOG, answered, known_limit, status_and_code, usage_faults
 from kvops.verify.prompts import Prompt
+from kvops.verify.restarts import engine_restarts
 from kvops.verify.streamed import first_delta
-
-TRUNCATED_HEADER = "x-kvops-truncated"
 
 
 class NearLimitParameters(Parameters):
@@ -23,7 +22,7 @@ class NearLimitParameters(Parameters):
 
 
 async def near_limit(context: Context, parameters: NearLimitParameters) -> Outcome:
-    """Two requests: a prompt of (nearly) the limit, and one whose max_tokens fill the window exactly.
+    """A prompt of (nearly) the limit, and two whose max_tokens fill the window to one less and exactly.
 
     Where the limit is above `max_prompt_tokens` the first is that long, and the observed value says so:
     the profile, which sets that bound, then claims no more than it.
@@ -40,15 +39,16 @@ async def near_limit(context: Context, parameters: NearLimitParameters) -> Outco
         f"{format_whole(prompt.tokens)} + {out} tokens of {format_whole(limit)}",
     )
     _require_counted(reply, prompt, out)
-    await _require_exact_window(context, limit)
-    tried = f"prompt of {format_whole(prompt.tokens)} tokens read, window of exactly {format_whole(limit)} accepted"
+    for total in (limit - 1, limit):
+        await _require_window(context, limit, total)
+    tried = f"prompt of {format_whole(prompt.tokens)} tokens read, windows of {format_whole(limit)} and one less taken"
     note = "" if whole else "; longer prompts not tried: profile bound"
     return Outcome(
         verdict="pass",
         observed=tried + note,
         expected=f"prompts up to {format_whole(min(limit, parameters.max_prompt_tokens))} tokens",
         unit="tokens",
-        n=2,
+        n=3,
         evidence={
             "prompt_tokens": prompt.tokens,
             "max_tokens": out,
@@ -73,17 +73,21 @@ def _require_counted(reply: Reply, prompt: Prompt, out: int) -> None:
     )
 
 
-async def _require_exact_window(context: Context, limit: int) -> None:
-    """A short prompt with all the rest of the window as output, dropped at its first token."""
-    prompt = await context.prompts.fit(min(limit - 1, 64))
-    out = limit - prompt.tokens if prompt.exact else limit - prompt.tokens - 16
+async def _require_window(context: Context, limit: int, total: int) -> None:
+    """A short prompt with all the rest of `total` tokens as output, dropped at its first token."""
+    prompt = await context.prompts.fit(min(limit - 2, 64))
+    out = total - prompt.tokens if prompt.exact else total - prompt.tokens - 16
     body = context.completion(prompt.text, out)
-    async with context.api.events("/v1/completions", body) as events:
-        started = await first_delta(events)
+    try:
+        async with context.api.events("/v1/completions", body) as events:
+            said = "no token" if not await first_delta(events) else ""
+    except StreamRefused as refused:
+        answered(refused.reply, "a window that is not over the limit")
+        said = status_and_code(refused.reply)
     require(
-        started,
-        observed=f"no token with prompt {prompt.tokens} + max_tokens {out} = {limit}",
-        expected="a request that fills the window exactly is accepted",
+        not said,
+        observed=f"{said} with prompt {prompt.tokens} + max_tokens {out} of {limit}",
+        expected=f"up to {limit} tokens of prompt and output are accepted",
         remedy=SEE_LOG,
     )
 
@@ -98,7 +102,7 @@ async def over_length(context: Context, parameters: OverLengthParameters) -> Out
     if 2 * limit > parameters.max_prompt_tokens:
         most = format_whole(parameters.max_prompt_tokens)
         skip(f"twice the limit of {format_whole(limit)} is over {most} tokens")
-    restarts = await _restarts(context)
+    restarts = await engine_restarts(context)
     by_one = await context.prompts.fit(limit)
     double = await context.prompts.fit(2 * limit)
     chat = [{"role": "user", "content": double.text}]
@@ -115,13 +119,15 @@ async def over_length(context: Context, parameters: OverLengthParameters) -> Out
         reply = await context.api.post(path, body, within=CHECK_BOUND)
         _require_refused_or_marked(context, name, reply, limit)
         seen[name] = "marked truncation" if reply.status == 200 else str(reply.status)
+    cut = await truncation(context, limit) if context.is_kvops else {}
     await _require_alive(context, restarts)
+    marks = ", cuts on request are as marked" if cut and cut.get("offered", True) else ""
     return Outcome(
         verdict="pass",
-        observed=", ".join(f"{n}: {s}" for n, s in seen.items()) + "; alive after",
+        observed=", ".join(f"{n}: {s}" for n, s in seen.items()) + f"{marks}; alive after",
         expected="400 with the limit, or a marked truncation",
         n=len(probes) + 1,
-        evidence={"limit": limit, "answers": seen, "exact": by_one.exact},
+        evidence={"limit": limit, "answers": seen, "exact": by_one.exact, "truncation": cut},
     )
 
 
@@ -129,7 +135,7 @@ def _require_refused_or_marked(context: Context, name: str, reply: Reply, limit:
     expected = "400 context_length_exceeded with prompt_tokens and limit, or a marked truncation"
     if reply.status == 200:
         require(
-            TRUNCATED_HEADER in reply.headers and bool(reply.usage.get("truncated_tokens")),
+            HEADER in reply.headers and bool(reply.usage.get("truncated_tokens")),
             observed=f"{name} was answered 200 without a mark: {reply.usage.get('prompt_tokens')} prompt tokens",
             expected=expected,
             remedy="over-length prompts are cut or overrun silently: set runtime.over_length: reject",
@@ -156,7 +162,7 @@ def _require_refused_or_marked(context: Context, name: str, reply: Reply, limit:
 async def _require_alive(context: Context, restarts: int | None) -> None:
     reply = await context.api.post("/v1/completions", context.completion("Hello", 1))
     answered(reply, "a short request after the over-length ones")
-    now = await _restarts(context)
+    now = await engine_restarts(context)
     require(
         restarts == now,
         observed=f"engine restarts went from {restarts} to {now}",
@@ -165,19 +171,14 @@ async def _require_alive(context: Context, restarts: int | None) -> None:
     )
 
 
-async def _restarts(context: Context) -> int | None:
-    if context.node is None:
-        return None
-    progress = (await context.node.snapshot()).progress
-    return progress.value.engine_restarts if isinstance(progress, Known) else None
-
-
 NEAR_LIMIT = Check(
     id="resp.near_limit",
     title="Near the limit",
     purpose="A prompt close to the advertised limit is read whole; a window filled exactly is accepted.",
     parameters=NearLimitParameters,
     run=near_limit,
+    area="V2",
+    typical=15.0,
 )
 OVER_LENGTH = Check(
     id="resp.over_length",
@@ -185,4 +186,6 @@ OVER_LENGTH = Check(
     purpose="One token or twice too much is refused with the numbers or cut with a mark, and the node lives on.",
     parameters=OverLengthParameters,
     run=over_length,
+    area="V10",
+    typical=3.0,
 )
