@@ -42,6 +42,7 @@ def render(report: Report, folder: Path | None = None) -> bytes:
         signs=SIGNS,
         to_do=_to_do(report),
         plots=_plots(report, folder),
+        notes=words.baseline(report) + words.left_out(report),
         kept_facts=_facts(report),
         moment=_moment,
         series_words=_series,
@@ -59,7 +60,7 @@ def _to_do(report: Report) -> list[Any]:
     ]
     return sorted(
         found,
-        key=lambda check: (check.severity == "advisory", _ORDER.index(check.verdict)),
+        key=lambda c: (c.waived is not None, c.severity == "advisory", _ORDER.index(c.verdict)),
     )
 
 

@@ -97,11 +97,17 @@ def _scalar(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """`value` with infinities and NaN as words: JSON would make them null, which means that there is none."""
+    """`value` as JSON can hold it.
+
+    Infinities and NaN are words: null would mean that there is none. Half a surrogate pair, which the JSON of a
+    node may have in it, is a question mark.
+    """
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value

@@ -31,10 +31,13 @@ def show(report: Report, console: Console) -> None:
         console.print(_table(report.checks, console))
     elif report.checks:
         console.print(_list(report.checks, console))
-    for check in report.checks:
-        if check.waived or (check.verdict != "pass" and check.remedy):
-            console.print(_remedy(check, console))
-    for line in (*words.baseline(report), *words.left_out(report)):
+    remedies = [c for c in report.checks if c.waived or (c.verdict != "pass" and c.remedy)]
+    notes = [*words.baseline(report), *words.left_out(report)]
+    if remedies or notes:
+        console.print()
+    for check in remedies:
+        console.print(_remedy(check, console))
+    for line in notes:
         console.print(Text(line))
     console.print(_last_line(report, console))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from kvops.units import format_bytes, format_duration, format_whole
-from kvops.verify.check import Value
+from kvops.verify.check import Op, Value
 from kvops.verify.result import CheckResult, Report
-from kvops.verify.verdict import RunVerdict
+from kvops.verify.verdict import RunVerdict, Verdict
 
 MEANING: dict[RunVerdict, str] = {
     "pass": "every required check passed",
@@ -17,20 +19,11 @@ MEANING: dict[RunVerdict, str] = {
     "unreachable": "no node could be reached",
     "interrupted": "stopped before the end",
 }
-AREAS = {
-    "V1": "reachable",
-    "V2": "responses",
-    "V3": "logs",
-    "V4": "resources",
-    "V5": "concurrency",
-    "V6": "alerts",
-    "V7": "long-text recall",
-    "V8": "performance",
-    "V9": "peak memory",
-    "V10": "stability",
-}
-
 _FORMATS: dict[str, Callable[[float], str]] = {"seconds": format_duration, "bytes": format_bytes}
+
+_OPS: dict[Op, str] = {"": "", "<": "<", "<=": "≤", "=": "=", ">=": "≥", ">": ">"}
+_NAMED = 3
+"""Checks that a conclusion names."""
 
 
 def printable(text: str) -> str:
@@ -59,7 +52,7 @@ def observed(check: CheckResult) -> str:
 
 
 def expected(check: CheckResult) -> str:
-    return f"{check.op} {value(check.expected, check.unit)}".strip()
+    return f"{_OPS[check.op]} {value(check.expected, check.unit)}".strip()
 
 
 def took(check: CheckResult) -> str:
@@ -82,7 +75,7 @@ def target(report: Report) -> tuple[str, ...]:
 
 def conclusion(report: Report) -> str:
     """Why the verdict is what it is; waivers are never left unsaid."""
-    said = report.reason or MEANING[report.verdict]
+    said = report.reason or _because(report) or MEANING[report.verdict]
     if report.verdict == "warn":
         said = passed_with(report)
     elif report.waived:
@@ -90,6 +83,25 @@ def conclusion(report: Report) -> str:
     if report.left_out:
         said = said.replace("every required check passed", "every required check that ran passed")
     return said
+
+
+def _because(report: Report) -> str:
+    """`failed: resp.short, resp.stream`; empty where no single check decided it."""
+    if report.verdict == "fail":
+        return _naming("failed", report, ("fail",))
+    if report.verdict == "inconclusive":
+        return _naming("undecided", report, ("inconclusive", "error"))
+    return ""
+
+
+def _naming(what: str, report: Report, verdicts: tuple[Verdict, ...]) -> str:
+    ids = [
+        check.id
+        for check in report.checks
+        if check.severity == "required" and check.verdict in verdicts and check.waived is None
+    ]
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return f"{what}: {', '.join(ids[:_NAMED])}{more}" if ids else ""
 
 
 def passed_with(report: Report) -> str:
@@ -111,11 +123,11 @@ def partial(report: Report) -> str:
 
 
 def tally(checks: Iterable[CheckResult]) -> str:
-    """`9 pass, 1 fail, 1 skip`."""
-    counts: dict[str, int] = {}
-    for check in checks:
-        counts[check.verdict] = counts.get(check.verdict, 0) + 1
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    """`9 pass, 1 fail, 1 skip`, in the order of `Verdict`."""
+    counts = Counter(check.verdict for check in checks)
+    return ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict) if counts[verdict]
+    )
 
 
 def waiver(check: CheckResult) -> str:
