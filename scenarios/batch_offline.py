@@ -16,8 +16,6 @@ ATTEMPTS = 20
 class Worker(PlanUser):
     def on_start(self) -> None:
         self.workload = Workload.of(self.session.options)
-        wanted = self.session.options["priority"]
-        self.fields = priorities.fields(self.client, self.session.endpoint.model, wanted)
 
     def plan(self) -> range:
         return range(self.session.options["requests"])
@@ -33,8 +31,9 @@ class Worker(PlanUser):
 
     def ask(self, item: int, judge: Judge) -> Exchange:
         source = source_of("batch", self.session.seed, item)
+        fields = priorities.fields(self, self.session.options["priority"])
         tokens, most = self.workload.draw(source)
         return self.chat(
             prompt(source, tokens), max_tokens=most, name="request", judge=judge, asked_input=tokens,
-            ignore_eos=True, **self.fields,
+            ignore_eos=True, **fields,
         )  # fmt: skip

@@ -1,7 +1,5 @@
 """Noisy tenant: a quiet tenant alone, then beside others that ask for as much as they can get."""
 
-from typing import Any
-
 from kvops.load import priorities
 from kvops.load.client import Client
 from kvops.load.fairness import ALONE, BESIDE, ROLES, tenants
@@ -24,14 +22,13 @@ class Tenant(PhasedUser):
     asked = 0
 
     def on_start(self) -> None:
-        options, self.fields = self.session.options, dict[str, Any]()
+        options = self.session.options
         self.quiet = self.number < options["quiet_users"]
         keys = tenants(options["tenant_keys"], options["quiet"])
         key = keys.quiet if self.quiet else keys.key_of_noise(self.number)
         if key is not None:
             self.client = Client(self.environment.host, api_key=key)
-        elif not self.quiet:
-            self.fields = priorities.fields(self.client, self.session.endpoint.model, "batch")
+        self.batch = key is None and not self.quiet
 
     def timetable(self) -> Timetable:
         seconds = self.session.options["phase_seconds"]
@@ -49,8 +46,9 @@ class Tenant(PhasedUser):
     def send(self, name: str, tokens: int, most: int) -> None:
         source = source_of("tenant", self.session.seed, self.number, self.asked)
         self.asked += 1
+        fields = priorities.fields(self, "batch") if self.batch else {}
         got = self.chat(
             prompt(source, tokens), max_tokens=most, name=name, asked_input=tokens, ignore_eos=True,
-            judge=plain_answer if self.quiet else answer_or_refusal, **self.fields,
+            judge=plain_answer if self.quiet else answer_or_refusal, **fields,
         )  # fmt: skip
         wait_as_told(self, got)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.slo import cache_notes
 from kvops.load.statistics import window_seconds
@@ -35,8 +36,9 @@ def judge(data: RunData) -> Verdict:
 
 def facts(data: RunData) -> dict[str, Any]:
     """`lost`: asked and not answered, refusals that were asked again left out."""
-    answered = [one for one in data.records if one.expected and one.name == "request"]
-    lost = [one for one in data.records if one.failed]
+    own = [one for one in data.records if one.name == "request"]
+    answered = [one for one in own if one.expected and one.status not in STATUSES]
+    lost = [one for one in own if one.failed]
     window = window_seconds([*answered, *lost])
     output = sum(one.completion_tokens or 0 for one in answered)
     prompts = sum(one.prompt_tokens or 0 for one in answered)
@@ -46,7 +48,7 @@ def facts(data: RunData) -> dict[str, Any]:
         "answered": len(answered),
         "lost": len(lost),
         "missing": max(0, wanted - len(answered) - len(lost)),
-        "put_off": sum(one.name == "put off" for one in data.records),
+        "put_off": sum(one.expected and one.status in STATUSES for one in own),
         "without_usage": sum(one.completion_tokens is None for one in answered),
         "seconds": window,
         "output_tokens": output,

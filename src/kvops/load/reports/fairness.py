@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from kvops.load.fairness import ALONE, BESIDE, ROLES, Roles
 from kvops.load.records import RequestRecord
+from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import Columns
 from kvops.load.reports.slo import cache_notes, claims, client_gaps, words
@@ -87,12 +88,12 @@ def body(data: RunData) -> RenderableType:
 
 def side(data: RunData, name: str) -> Side:
     own = _of(data, name)
-    answered = [one for one in own if one.expected and one.status == 200]
+    answered = [one for one in own if one.expected and one.status not in STATUSES]
     failed = sum(one.failed for one in own)
     return Side(
         name=name,
         answered=len(answered),
-        refused=sum(one.expected and one.status in (429, 503) for one in own),
+        refused=sum(one.expected and one.status in STATUSES for one in own),
         failed=failed,
         ttft=series((one.ttft for one in answered if one.ttft is not None), failed),
         itl=series(pooled_gaps(answered)),

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvops.load.records import RequestRecord
+from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.slo import cache_notes, client_gaps
@@ -143,7 +144,7 @@ def _phase(records: Sequence[RequestRecord], name: str) -> Phase:
     return Phase(
         name=name,
         answered=len(answered),
-        refused=sum(one.expected and one.status in (429, 503) for one in own),
+        refused=sum(one.expected and one.status in STATUSES for one in own),
         failed=failed,
         per_second=_rate(answered),
         ttft=series((one.ttft for one in answered if one.ttft is not None), failed),

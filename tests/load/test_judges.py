@@ -1,0 +1,563 @@
+"""The judge of each scenario's report, against made runs: what passes, what fails, and what is too little to say."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvops.load.records import ErrorClass, RequestRecord, ServerSample
+from kvops.load.reports import (
+    batch,
+    disconnect,
+    fairness,
+    knee,
+    lengths,
+    prefix,
+    recovery,
+    slo,
+    soak,
+    turns,
+)
+from kvops.load.reports.base import RunData, Verdict
+from kvops.telemetry import snapshot as snap
+from tests.load.made import answer, busy_client, lost, refused, run
+
+
+def shown(report: Any, data: RunData) -> str:
+    """The report's body and its JSON: both must come out whatever the run holds."""
+    json.dumps(report.facts(data), allow_nan=False)
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(report.body(data), soft_wrap=True)
+    return captured.get()
+
+
+def check(report: Any, data: RunData, outcome: str, words: str = "") -> Verdict:
+    found: Verdict = report.judge(data)
+    assert found.outcome == outcome, found
+    assert words in " | ".join(found.reasons)
+    shown(report, data)
+    return found
+
+
+def test_nothing_at_all_is_never_a_pass() -> None:
+    for report, scenario in [
+        (batch, "batch_offline"), (disconnect, "disconnect_storm"), (fairness, "noisy_tenant"),
+        (fairness, "whale_and_minnows"), (knee, "ramp_to_knee"), (lengths, "long_document"), (prefix, "shared_prefix"),
+        (recovery, "burst_and_recover"), (slo, "chat_online"), (soak, "soak"), (turns, "agent_loop"),
+    ]:  # fmt: skip
+        check(report, run(scenario, []), "inconclusive")
+        every = [lost("1 users 1", 1.0, ErrorClass.CONNECT_REFUSED, group="1")]
+        assert report.judge(run(scenario, every)).outcome != "pass"
+
+
+# Objectives
+
+
+def chats(n: int, **more: Any) -> list[RequestRecord]:
+    return [answer("turn 1", float(at), **more) for at in range(n)]
+
+
+def test_chats_within_the_objectives_pass() -> None:
+    check(slo, run("chat_online", chats(80)), "pass")
+    assert "80 of 80 requests met every objective" in shown(slo, run("chat_online", chats(80)))
+
+
+def test_too_few_chats_are_inconclusive_and_say_how_many_they_need() -> None:
+    check(slo, run("chat_online", chats(20)), "inconclusive", "needs 59 samples")
+
+
+def test_slow_chats_fail_by_the_measure_that_is_slow() -> None:
+    slow = [*chats(50), *[answer("turn 1", 60.0 + at, ttft=4.0) for at in range(30)]]
+    verdict = check(slo, run("chat_online", slow), "fail", "TTFT p95 within 2.00 s: refuted")
+    assert not any("ITL" in reason for reason in verdict.reasons)
+    check(slo, run("chat_online", chats(80, itl=0.5)), "fail", "ITL p95 within 300 ms: refuted")
+
+
+def test_the_time_a_request_waited_to_be_sent_counts() -> None:
+    late = chats(80)
+    late = [answer("turn 1", one.t_send, t_intended=one.t_send - 3.0) for one in late]
+    check(slo, run("chat_online", late), "fail", "TTFT")
+
+
+def test_failed_chats_fail_whatever_the_others_did() -> None:
+    records = [
+        *chats(80),
+        *[lost("turn 2", 90.0 + at, ErrorClass.HTTP_5XX_OTHER) for at in range(4)],
+    ]
+    check(slo, run("chat_online", records), "fail", "4.8 % of the requests failed")
+    check(slo, run("chat_online", records, max_errors=0.1, slo_ttft=None, slo_itl=None), "pass")
+
+
+def test_a_busy_client_makes_a_pass_inconclusive_but_no_failure_good() -> None:
+    check(slo, run("chat_online", chats(80), client=busy_client(9)), "inconclusive", "bottleneck")
+    slow = run("chat_online", chats(80, ttft=9.0), client=busy_client(9))
+    check(slo, slow, "fail")
+
+
+def test_a_cache_that_answered_for_the_model_is_told() -> None:
+    (note,) = slo.judge(run("chat_online", chats(80, cached_tokens=90))).notes
+    assert "90 % of the prompt tokens came from the prefix cache" in note
+
+
+# Batch
+
+
+def listed(n: int, **more: Any) -> list[RequestRecord]:
+    return [answer("request", float(at), **more) for at in range(n)]
+
+
+def test_a_whole_list_passes_and_its_rate_is_over_its_whole_time() -> None:
+    data = run("batch_offline", listed(11), requests=11)
+    check(batch, data, "pass")
+    assert batch.facts(data)["output_tokens_per_second"] == pytest.approx(88 / 10.24)
+
+
+def test_refusals_that_were_waited_out_are_no_loss_and_no_tokens() -> None:
+    data = run("batch_offline", [*listed(10), refused("request", 20.0)], requests=10)
+    check(batch, data, "pass")
+    assert (batch.facts(data)["put_off"], batch.facts(data)["answered"]) == (1, 10)
+
+
+def test_a_lost_request_fails_a_missing_one_does_not_pass_a_slow_list_fails() -> None:
+    check(batch, run("batch_offline", [*listed(9), lost("request", 9.0, ErrorClass.HTTP_429)], requests=10),
+          "fail", "1 of 10 were not answered")  # fmt: skip
+    check(batch, run("batch_offline", listed(9), requests=10), "inconclusive", "1 of 10")
+    check(batch, run("batch_offline", listed(10), requests=10, min_tokens_per_second=50.0), "fail",
+          "under the wanted 50")  # fmt: skip
+    unknown = run("batch_offline", listed(10, completion_tokens=None), requests=10)
+    check(batch, unknown, "inconclusive", "without usage")
+
+
+# Lengths
+
+
+def documents(times: dict[int, float], n: int = 5) -> list[RequestRecord]:
+    return [
+        answer(f"{length} tokens", repeat * 100.0 + place, ttft=seconds, prompt_tokens=length)
+        for repeat in range(n)
+        for place, (length, seconds) in enumerate(times.items())
+    ]
+
+
+def read(times: dict[int, float], n: int = 5, **given: Any) -> RunData:
+    return run("long_document", documents(times, n), lengths=list(times), **given)
+
+
+def test_linear_and_quadratic_growth_pass() -> None:
+    check(lengths, read({256: 0.2, 512: 0.4, 1024: 0.8}), "pass")
+    check(lengths, read({256: 0.2, 512: 0.8, 1024: 3.2}), "pass")
+
+
+def test_a_jump_between_two_lengths_fails_and_names_them() -> None:
+    check(
+        lengths,
+        read({256: 0.2, 512: 0.4, 1024: 8.0}),
+        "fail",
+        "from 512 to 1024 tokens the first token takes 20.0",
+    )
+
+
+def test_an_objective_holds_for_every_length() -> None:
+    check(lengths, read({256: 0.2, 512: 0.8}, slo_ttft=0.5), "fail", "512 tokens: the median")
+
+
+def test_few_documents_of_a_length_are_inconclusive() -> None:
+    check(
+        lengths,
+        read({256: 0.2, 512: 0.4}, n=4),
+        "inconclusive",
+        "256 tokens: 4 answers, a median needs 5",
+    )
+
+
+# Fairness
+
+
+def sides(
+    watched: str, pressing: str, alone: float, beside: float, n: int = 80
+) -> list[RequestRecord]:
+    return [
+        *(answer(f"{watched} alone", float(at), ttft=alone) for at in range(n)),
+        *(answer(f"{watched} beside", 100.0 + at, ttft=beside) for at in range(n)),
+        *(answer(pressing, 100.5 + at, ttft=3.0) for at in range(5)),
+    ]
+
+
+def test_a_whale_that_hurts_nobody_passes_and_the_ratio_is_told() -> None:
+    data = run("whale_and_minnows", sides("minnow", "whale", 0.1, 0.4))
+    check(fairness, data, "pass")
+    assert fairness.facts(data)["ttft_ratio"] == pytest.approx(4)
+    assert "4.0x" in shown(fairness, data)
+    check(
+        fairness,
+        run("whale_and_minnows", sides("minnow", "whale", 0.1, 0.4), max_ratio=3.0),
+        "fail",
+        "4.0 times",
+    )
+
+
+def test_a_whale_that_makes_everyone_wait_fails() -> None:
+    check(
+        fairness,
+        run("whale_and_minnows", sides("minnow", "whale", 0.1, 5.0)),
+        "fail",
+        "beside a whale, TTFT p95",
+    )
+
+
+def test_a_node_too_slow_for_minnows_alone_says_nothing_of_fairness() -> None:
+    data = run("whale_and_minnows", sides("minnow", "whale", 4.0, 5.0))
+    check(fairness, data, "inconclusive", "alone, TTFT p95")
+
+
+def test_few_minnows_or_no_whale_are_inconclusive() -> None:
+    few = run("whale_and_minnows", sides("minnow", "whale", 0.1, 0.2, n=12))
+    check(fairness, few, "inconclusive", "raise --phase-seconds")
+    alone = [one for one in sides("minnow", "whale", 0.1, 0.2) if one.name != "whale"]
+    check(fairness, run("whale_and_minnows", alone), "inconclusive", "no whale was answered")
+
+
+def test_noise_that_is_refused_is_right_and_a_quiet_one_that_is_refused_is_not() -> None:
+    noise = [*sides("quiet", "noisy", 0.1, 0.2), *(refused("noisy", 150.0 + at) for at in range(9))]
+    data = run("noisy_tenant", noise, tenant_keys="/keys")
+    assert check(fairness, data, "pass").notes == ()
+    assert fairness.side(data, "noisy").refused == 9
+    hurt = [*noise, lost("quiet beside", 190.0, ErrorClass.HTTP_429)]
+    check(
+        fairness, run("noisy_tenant", hurt, tenant_keys="/keys"), "fail", "quiet beside: http_429"
+    )
+
+
+def test_noise_without_keys_is_said_to_be_without() -> None:
+    verdict = check(fairness, run("noisy_tenant", sides("quiet", "noisy", 0.1, 0.2)), "pass")
+    assert "no --tenant-keys" in verdict.notes[0]
+
+
+# Shared prefix
+
+
+def grouped(hit: int | None, n: int = 6) -> list[RequestRecord]:
+    return [
+        answer("prompt", number * 10.0 + group, group=f"group {group}", cached_tokens=hit if number else 0,
+               ttft=0.2 if number else 1.0)
+        for number in range(n)
+        for group in range(3)
+    ]  # fmt: skip
+
+
+def test_prefixes_that_hit_pass_and_those_that_do_not_fail() -> None:
+    data = run("shared_prefix", grouped(80))
+    check(prefix, data, "pass")
+    assert prefix.facts(data)["hit_share"] == pytest.approx(0.8)
+    check(prefix, run("shared_prefix", grouped(10)), "fail", "10 % of the tokens of warm prompts")
+
+
+def test_hits_that_cannot_be_seen_or_are_too_few_are_inconclusive() -> None:
+    check(
+        prefix, run("shared_prefix", grouped(None)), "inconclusive", "does not report cached_tokens"
+    )
+    check(
+        prefix, run("shared_prefix", grouped(80, n=2)), "inconclusive", "3 requests found a prefix"
+    )
+
+
+def test_a_prompt_is_warm_only_after_another_of_its_group_was_answered() -> None:
+    records = [
+        answer("prompt", 1.0, group="a", e2e=1.0),
+        answer("prompt", 1.5, group="a"),
+        answer("prompt", 2.0, group="a"),
+        answer("prompt", 2.1, group="b"),
+    ]
+    assert list(prefix.states(records).values()) == ["cold", "between", "warm", "cold"]
+
+
+def test_the_nodes_own_count_is_told_beside() -> None:
+    server = [
+        ServerSample(at=0.0, prefix_query_tokens=100, prefix_hit_tokens=50),
+        ServerSample(at=9.0, prefix_query_tokens=300, prefix_hit_tokens=200),
+    ]
+    data = run("shared_prefix", grouped(80), server=server)
+    assert prefix.server_share(data) == pytest.approx(0.75)
+    assert prefix.server_share(run("shared_prefix", [], server=[ServerSample(at=1.0)])) is None
+
+
+# Agents
+
+
+def loops(reuse: float | None, n: int = 3, of: int = 4) -> list[RequestRecord]:
+    """Contexts of 100, 200, 300 … tokens."""
+    return [
+        answer(f"turn {turn}", loop * 100.0 + turn, group=f"loop {loop}", prompt_tokens=100 * turn,
+               cached_tokens=None if reuse is None else int(reuse * 100 * (turn - 1)))
+        for loop in range(n)
+        for turn in range(1, of + 1)
+    ]  # fmt: skip
+
+
+def test_agents_that_find_their_context_again_pass_others_fail() -> None:
+    data = run("agent_loop", loops(0.9))
+    check(turns, data, "pass")
+    assert [one.reuse for one in turns.turns(data.records)] == [None, *[pytest.approx(0.9)] * 3]
+    check(turns, run("agent_loop", loops(0.2)), "fail", "20 % of the context")
+
+
+def test_agents_whose_reuse_is_not_told_or_too_few_are_inconclusive() -> None:
+    check(turns, run("agent_loop", loops(None)), "inconclusive", "does not report cached_tokens")
+    check(turns, run("agent_loop", loops(0.9, n=1, of=3)), "inconclusive", "2 later turns")
+
+
+def test_a_lost_turn_fails() -> None:
+    broken = [*loops(0.9), lost("turn 5", 400.0, ErrorClass.STREAM_TRUNCATED, group="loop 0")]
+    check(turns, run("agent_loop", broken), "fail", "turn 5: stream_truncated")
+
+
+# Soak
+
+
+def steady(n: int = 400, grows: float = 0.0) -> list[RequestRecord]:
+    """`grows`: by how much of itself the first token gets slower over the run."""
+    return [
+        answer("request", float(at), ttft=(0.1 + 0.01 * (at % 7)) * (1 + grows * at / n))
+        for at in range(n)
+    ]
+
+
+def beats(n: int = 400, memory: float = 0.0, kv: float = 0.0) -> list[ServerSample]:
+    return [
+        ServerSample(at=float(at), memory_used=0.5 + memory * at / n, kv_usage=0.1 + 0.02 * (at % 5) + kv * at / n,
+                     running=2, waiting=0)
+        for at in range(n)
+    ]  # fmt: skip
+
+
+def test_a_steady_soak_passes() -> None:
+    assert check(soak, run("soak", steady(), server=beats()), "pass").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("records", "server", "words"),
+    [
+        (steady(grows=1.0), beats(), "time to the first token grew"),
+        (steady(), beats(memory=0.2), "memory in use grew"),
+        (steady(), beats(kv=0.3), "KV blocks in use grew"),
+    ],
+)
+def test_a_drift_fails_and_is_named(records: Any, server: Any, words: str) -> None:
+    check(soak, run("soak", records, server=server), "fail", words)
+
+
+def test_a_soak_that_gets_faster_is_no_drift() -> None:
+    check(soak, run("soak", steady(grows=-0.5), server=beats()), "pass")
+
+
+def test_a_short_soak_says_nothing() -> None:
+    short = run("soak", steady(100), server=beats(100))
+    check(soak, short, "inconclusive", "say nothing of drift")
+
+
+def test_what_the_node_does_not_show_is_said() -> None:
+    (note,) = check(soak, run("soak", steady()), "pass").notes
+    assert "memory in use" in note
+
+
+# Recovery
+
+
+def burst(
+    burst_ttft: float = 3.0, after: float = 0.1, relapse: float = 0.0, n: int = 40
+) -> list[RequestRecord]:
+    """A second apart: ten before, ten in the burst, `n` after it; the first `relapse` seconds after it stay slow."""
+    return [
+        *(answer("baseline", float(at)) for at in range(10)),
+        *(answer("burst", 10.0 + at, ttft=burst_ttft) for at in range(10)),
+        *(answer("recovery", 20.0 + at, ttft=3.0 if at < relapse else after) for at in range(n)),
+    ]
+
+
+def test_a_node_that_is_itself_again_passes() -> None:
+    data = run("burst_and_recover", burst(relapse=4))
+    check(recovery, data, "pass")
+    back, share = recovery.recovered(data)
+    assert back == pytest.approx(3.0), "a median of five bears two slow ones"
+    assert share == pytest.approx(1.0, rel=0.1)
+
+
+def test_refusals_with_a_time_to_come_back_are_right_in_the_burst() -> None:
+    refusals = [refused("burst", 11.0 + at / 10) for at in range(30)]
+    data = run("burst_and_recover", [*burst(burst_ttft=0.1), *refusals])
+    check(recovery, data, "pass")
+    assert "30" in shown(recovery, data)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (burst(after=0.5), "never back near its baseline"),
+        (burst(relapse=38, n=60), "only after"),
+        (
+            [*burst(), lost("burst", 15.5, ErrorClass.FIRST_TOKEN_TIMEOUT)],
+            "burst: first_token_timeout",
+        ),
+        ([*burst(), lost("burst", 15.5, ErrorClass.HTTP_5XX_OTHER)], "burst: http_5xx_other"),
+        ([*burst(), lost("recovery", 55.5, ErrorClass.HTTP_429)], "recovery: http_429"),
+    ],
+)
+def test_a_node_that_is_not_itself_again_fails(records: list[RequestRecord], words: str) -> None:
+    check(recovery, run("burst_and_recover", records), "fail", words)
+
+
+def test_a_node_that_answers_fewer_than_before_fails() -> None:
+    slow = [one for one in burst(n=60) if one.name != "recovery" or round(one.t_send) % 3 == 0]
+    check(recovery, run("burst_and_recover", slow), "fail", "of the baseline's requests/s")
+
+
+def test_a_burst_that_was_none_is_inconclusive() -> None:
+    check(
+        recovery, run("burst_and_recover", burst(burst_ttft=0.1)), "inconclusive", "raise --users"
+    )
+    check(recovery, run("burst_and_recover", burst(n=3)), "inconclusive", "recovery: 3 answers")
+
+
+def test_settled_wants_every_run_of_five_to_the_end() -> None:
+    assert recovery.settled([9, 9, 9, 1, 1, 1, 1, 1], 2) == 1
+    assert recovery.settled([1] * 8 + [9] * 5, 2) is None
+    assert recovery.settled([1] * 4, 2) is None
+
+
+# Disconnects
+
+
+def snapshot(running: int = 0, used: int = 0) -> snap.NodeSnapshot:
+    none = snap.NotExposed("made")
+    kv = snap.KvUsage(16, 100, used, 0, 100 - used, 1, 0.0, 0, 0)
+    queue = snap.QueueState(running, 0, None, 32, 64, {})
+    return snap.NodeSnapshot(
+        node="made", engine="kvops", engine_version="1", url="http://127.0.0.1:1", taken_at=0.0, state="ready",
+        state_reason="", uptime_seconds=none, model=none, config_hash=none, memory=none, kv=snap.Known(kv, 0.0),
+        prefix_cache=none, queue=snap.Known(queue, 0.0), latency=none, traffic=none, progress=none, gpus=none,
+        tenants=none, requests=none,
+    )  # fmt: skip
+
+
+def storm(n: int = 20) -> list[RequestRecord]:
+    hung_up = {"expected": False, "error_class": ErrorClass.CLIENT_CANCEL, "error": "hung up"}
+    return [
+        answer("canary before", 0.0),
+        *(answer("storm", 1.0 + at / 10, **hung_up) for at in range(n)),
+        answer("storm", 5.5),
+        *(answer("canary after", 9.0 + at) for at in range(3)),
+    ]
+
+
+def test_a_node_that_frees_all_passes_and_says_how_soon() -> None:
+    server = [ServerSample(at=float(at), running=3 if at < 5 else 0, waiting=0) for at in range(12)]
+    data = run("disconnect_storm", storm(), before=snapshot(), after=snapshot(), server=server)
+    check(disconnect, data, "pass")
+    assert disconnect.facts(data)["hung_up"] == 20
+    assert disconnect.facts(data)["freed_within"] == pytest.approx(5.0 - 3.14)
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (snapshot(running=2), "2 requests still run after the storm, 0 before it"),
+        (snapshot(used=7), "7 blocks are still used after the storm, 1 before it"),
+    ],
+)
+def test_what_is_left_over_fails(after: snap.NodeSnapshot, words: str) -> None:
+    data = run("disconnect_storm", storm(), before=snapshot(used=1), after=after)
+    check(disconnect, data, "fail", words)
+
+
+def test_a_canary_that_is_wrong_fails() -> None:
+    wrong = [*storm(), lost("canary after", 20.0, ErrorClass.WRONG_ANSWER)]
+    data = run("disconnect_storm", wrong, before=snapshot(), after=snapshot())
+    check(disconnect, data, "fail", "canary after: wrong_answer")
+
+
+def test_a_storm_that_cannot_be_seen_into_or_was_none_is_inconclusive() -> None:
+    check(disconnect, run("disconnect_storm", storm()), "inconclusive", "shows no snapshot")
+    calm = run("disconnect_storm", storm(3), before=snapshot(), after=snapshot())
+    check(disconnect, calm, "inconclusive", "3 requests were hung up on")
+    mute = [one for one in storm() if one.name != "canary after"]
+    data = run("disconnect_storm", mute, before=snapshot(), after=snapshot())
+    check(disconnect, data, "inconclusive", "no canary was answered")
+
+
+# Knee
+
+
+def climbed(*steps: tuple[float, float], n: int = 40) -> list[RequestRecord]:
+    """Steps of a load and its first-token time, in order."""
+    return [
+        answer(f"{load:g} users", number * 100.0 + at / 10, ttft=ttft, group=str(number))
+        for number, (load, ttft) in enumerate(steps, 1)
+        for at in range(n)
+    ]
+
+
+FOUND = ((1, 0.1), (2, 0.3), (4, 5.0), (4, 5.0), (3, 0.9), (3, 0.9))
+
+
+def test_a_knee_that_was_found_passes_and_says_what_bound_it() -> None:
+    data = run("ramp_to_knee", climbed(*FOUND))
+    assert check(knee, data, "pass").notes == ()
+    found = knee.facts(data)
+    assert (found["knee"], found["first_bad"], found["limits"]) == (3, 4, ["ttft"])
+    assert "3 users meet the objectives; at 4 the limit is the time to the first token" in shown(
+        knee, data
+    )
+    assert [plot.title for plot in knee.plots(data)] == [
+        "Latency over load",
+        "Throughput over load",
+    ]
+
+
+def test_a_full_cache_is_named_as_what_is_behind() -> None:
+    full = [
+        ServerSample(at=float(at), kv_usage=0.99 if 300 <= at < 500 else 0.1, preemptions=0)
+        for at in range(600)
+    ]
+    found = knee.facts(run("ramp_to_knee", climbed(*FOUND), server=full))
+    assert found["limits"] == ["kv", "ttft"]
+    assert "KV cache in use 99 %" in found["bound"]
+
+
+def test_a_wanted_load_decides() -> None:
+    check(knee, run("ramp_to_knee", climbed(*FOUND), wanted=3.0), "pass")
+    check(knee, run("ramp_to_knee", climbed(*FOUND), wanted=4.0), "fail", "4 users were wanted")
+    top = run("ramp_to_knee", climbed((1, 0.1), (2, 0.1), (2, 0.1)), most=2.0, wanted=2.0)
+    check(knee, top, "pass")
+
+
+def test_a_node_that_bears_nothing_fails_and_one_that_bears_all_is_not_found_out() -> None:
+    check(
+        knee, run("ramp_to_knee", climbed((1, 9.0), (1, 9.0))), "fail", "even 1 user did not meet"
+    )
+    top = run("ramp_to_knee", climbed((1, 0.1), (2, 0.1), (2, 0.1)), most=2.0)
+    check(knee, top, "inconclusive", "no load up to 2 users missed an objective: raise --most")
+
+
+def test_a_search_cut_short_few_samples_or_a_busy_client_are_inconclusive() -> None:
+    check(
+        knee,
+        run("ramp_to_knee", climbed(*FOUND[:3])),
+        "inconclusive",
+        "before 4 users could be tried",
+    )
+    check(
+        knee, run("ramp_to_knee", climbed((1, 0.1), n=5)), "inconclusive", "5 requests are too few"
+    )
+    busy = run("ramp_to_knee", climbed(*FOUND), client=busy_client(900))
+    check(knee, busy, "inconclusive", "the client was the bottleneck")
+
+
+def test_an_unsteady_node_is_said_to_be_so() -> None:
+    records = climbed((1, 0.1), (2, 5.0), (2, 0.1), (1, 0.1))
+    (note,) = check(knee, run("ramp_to_knee", records), "pass").notes
+    assert "not monotone: 2 was bad once and 2 was good" in note
