@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvops import paths
 from kvops.units import format_duration
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 def svg(plot: Plot) -> str:
     """The SVG element of the plot, to stand in a page: no prologue, no links."""
-    _prepare()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its talk of fonts is for nobody
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -79,12 +77,6 @@ def svg(plot: Plot) -> str:
         figure.savefig(file, format="svg", metadata=nothing)
     text = file.getvalue()
     return text[text.index("<svg") :]
-
-
-def _prepare() -> None:
-    """Matplotlib's cache goes beside kvops's own, and what it says of fonts is for nobody."""
-    os.environ.setdefault("MPLCONFIGDIR", str(paths.cache_dir() / "matplotlib"))
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def lines(

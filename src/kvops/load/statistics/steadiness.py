@@ -17,8 +17,10 @@ BATCH = 5
 LEAST_ANSWERS = 100
 """20 batches: of fewer neither rule says anything."""
 LEAST_KEPT = 10
-"""Batches: the spread of fewer is chance."""
+"""Batches, and a quarter of all: the spread of fewer is chance."""
 WINDOWS = 20
+CONFIDENCE = 0.99
+"""That a drift is one at all."""
 DRIFT = 0.10
 """A change of a median over the run that is still called steady."""
 RULE = (
@@ -79,7 +81,7 @@ def mser(values: Values) -> int | None:
     kept = np.arange(len(means), 0, -1)
     sums, squares = np.cumsum(means[::-1])[::-1], np.cumsum(means[::-1] ** 2)[::-1]
     errors = np.maximum(squares - sums**2 / kept, 0.0) / kept.astype(np.float64) ** 2
-    least = int(np.argmin(errors[kept >= LEAST_KEPT]))
+    least = int(np.argmin(errors[kept >= max(LEAST_KEPT, len(means) // 4)]))
     return least if least <= len(means) // 2 else None
 
 
@@ -102,12 +104,17 @@ def _drift(
     records: Sequence[RequestRecord], name: str, of: Callable[[RequestRecord], float | None]
 ) -> str | None:
     pairs = [(record.t_send, value) for record in records if (value := of(record)) is not None]
-    found = trend([at for at, _ in pairs], [value for _, value in pairs], points=WINDOWS)
+    found = trend(
+        [at for at, _ in pairs],
+        [value for _, value in pairs],
+        confidence=CONFIDENCE,
+        points=WINDOWS,
+    )
     if found is None or found.is_flat or abs(found.change or 0.0) <= DRIFT:
         return None
     grew = "grew" if found.slope > 0 else "fell"
     by, least = (format_ratio(abs(change or 0.0)) for change in (found.change, found.surest_change))
-    return f"the median {name} {grew} by {by} over it (with 95 % confidence by {least} or more)"
+    return f"the median {name} {grew} by {by} over it (with {CONFIDENCE:.0%} confidence by {least} or more)"
 
 
 _MEASURES: dict[str, Callable[[RequestRecord], float | None]] = {

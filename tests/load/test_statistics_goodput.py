@@ -1,0 +1,54 @@
+"""Goodput: all objectives at once, over all that were attempted."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvops.load.records import ErrorClass
+from kvops.load.slo import Slo
+from kvops.load.statistics import goodput, objectives
+from tests.load.made import answer, lost
+
+SLO = Slo(ttft=1.0, tpot=0.05, e2e=5.0)
+
+
+def test_what_was_shed_lowers_it() -> None:
+    served = [answer("a", at) for at in range(8)]
+    refusals = [lost("a", at, ErrorClass.HTTP_429) for at in range(2)]
+    assert goodput(served, SLO).share == 1.0
+    found = goodput([*served, *refusals], SLO)
+    assert (found.attempted, found.good, found.share) == (10, 8, 0.8)
+
+
+def test_every_objective_must_be_met_at_once() -> None:
+    slow_start, slow_pace = answer("a", 0, ttft=1.5), answer("a", 1, itl=0.2)
+    found = goodput([answer("a", 2), slow_start, slow_pace], SLO)
+    assert found.good == 1
+    assert found.per_second == pytest.approx(1 / (1 + 0.1 + 7 * 0.2))
+
+
+def test_a_cut_off_request_was_not_attempted_to_its_end() -> None:
+    cut = lost("a", 1, ErrorClass.CLIENT_CANCEL)
+    assert goodput([answer("a", 0), cut], SLO).attempted == 1
+    assert goodput([cut], SLO).share is None
+
+
+def test_an_answer_of_one_token_has_no_pace_to_miss() -> None:
+    assert goodput([answer("a", 0, tokens=1)], SLO).good == 1
+
+
+def test_an_open_loop_counts_from_the_wanted_send() -> None:
+    late = answer("a", 10.0, t_intended=8.0)
+    assert goodput([answer("a", 10.0)], SLO).good == 1
+    assert goodput([late], SLO).good == 0
+    assert objectives([late] * 90, SLO)["ttft"].over == 90
+
+
+def test_objectives_say_what_may_be_claimed() -> None:
+    good = [answer("a", at) for at in range(90)]
+    assert {one.outcome for one in objectives(good, SLO).values()} == {"holds"}
+    assert objectives(good[1:], SLO)["ttft"].outcome == "too few"
+    failing = [*good, lost("a", 1, ErrorClass.HTTP_503)]
+    found = objectives(failing, Slo(ttft=1.0, itl=0.05))
+    assert (found["ttft"].over, found["itl"].over) == (1, 0)
+    assert objectives(good, Slo()) == {}
