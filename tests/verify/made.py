@@ -81,9 +81,9 @@ async def listed(model: str = "words", engine: str = "kvops") -> AsyncIterator[s
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def run(*checks: PlannedCheck, terms: Terms = Terms()) -> Report:
+def run(*checks: PlannedCheck, terms: Terms = Terms(), engine: str = "kvops") -> Report:
     async def go() -> Report:
-        async with listed() as url:
+        async with listed(engine=engine) as url:
             return await runner.run(Target(name="n", url=url), None, "p", checks, terms=terms)
 
     return asyncio.run(go())

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
+from kvops.errors import UsageError
 from kvops.telemetry.targets import Target
 from kvops.testing import serve
-from kvops.verify import result, runner, runs
-from kvops.verify.check import Check, Outcome, Parameters
+from kvops.verify import keeping, needs, occupancy, result, runner, runs
+from kvops.verify.check import Artifact, Outcome, Parameters
 from kvops.verify.context import Context
-from kvops.verify.profile import Entry
+from kvops.verify.occupancy import Occupancy
 from kvops.verify.result import Report
+from kvops.verify.runner import Terms
 from kvops.verify.selection import PlannedCheck
-
-Body = Callable[[Context, Parameters], Awaitable[Outcome]]
-
-
-def planned(name: str, run: Body, **entry: object) -> PlannedCheck:
-    check = Check(id=name, title=name, purpose="A test.", parameters=Parameters, run=run)
-    return PlannedCheck(check, Entry.model_validate({"id": name} | entry), Parameters())
-
-
-async def good(context: Context, parameters: Parameters) -> Outcome:
-    return Outcome(verdict="pass", observed=1, expected=1)
+from kvops.verify.verdict import Verdict
+from tests.verify import made
+from tests.verify.made import good, planned
 
 
 async def broken(context: Context, parameters: Parameters) -> Outcome:
@@ -45,8 +39,7 @@ async def lost(context: Context, parameters: Parameters) -> Outcome:
 def run(*checks: PlannedCheck, url: str | None = None) -> Report:
     if url is not None:
         return asyncio.run(runner.run(Target(name="t", url=url), None, "p", checks))
-    with serve() as node:
-        return asyncio.run(runner.run(Target(name="t", url=node.url), None, "p", checks))
+    return made.run(*checks)
 
 
 def test_a_check_that_raises_is_an_error_and_the_rest_is_run() -> None:
@@ -140,3 +133,116 @@ def test_progress_is_told_before_each_check(count: int) -> None:
             runner.run(target, None, "p", checks, lambda i, p: told.append((i, p.check.id)))
         )
     assert told == [(i, f"c{i}") for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "n", "fewest", "kept"),
+    [
+        ("pass", 3, 3, "pass"),
+        ("pass", 2, 3, "inconclusive"),
+        ("pass", 0, 1, "inconclusive"),
+        ("warn", 2, 3, "inconclusive"),
+        ("fail", 2, 3, "fail"),
+        ("skip", 0, 3, "skip"),
+    ],
+)
+def test_too_few_samples_never_pass(verdict: Verdict, n: int, fewest: int, kept: str) -> None:
+    async def body(context: Context, parameters: Parameters) -> Outcome:
+        return Outcome(verdict=verdict, observed="seen", expected=1, n=n)
+
+    (found,) = made.run(planned("a", body, parameters={"min_samples": fewest})).checks
+    assert (found.verdict, found.min_samples) == (kept, fewest)
+    assert str(n) in str(found.observed) or kept == verdict
+
+
+def test_what_json_cannot_hold_is_said_in_words_or_named_as_a_defect() -> None:
+    import numpy as np
+
+    evidence = {"inf": float("inf"), "scalar": np.float64(1.5), "half": "\ud83d", "set": {1}}
+
+    async def odd(context: Context, parameters: Parameters) -> Outcome:
+        return Outcome(
+            verdict="pass", observed=float("nan"), expected=np.int64(3), evidence=evidence
+        )
+
+    async def impossible(context: Context, parameters: Parameters) -> Outcome:
+        return Outcome(verdict="pass", observed=1, expected=1, evidence={"object": object()})
+
+    async def large(context: Context, parameters: Parameters) -> Outcome:
+        held = {"small": 1, "large": "x" * 100_000}
+        return Outcome(verdict="pass", observed=1, expected=1, evidence=held)
+
+    report = made.run(planned("a", odd), planned("b", impossible), planned("c", large))
+    first, second, third = report.checks
+    assert (first.observed, first.expected) == ("nan", 3)
+    assert first.evidence == {"inf": "inf", "scalar": 1.5, "half": "?", "set": [1]}
+    assert (second.verdict, second.observed) == (
+        "error",
+        "what the check found cannot be kept: NotImplementedError: object in evidence",
+    )
+    assert third.evidence == {"small": 1, "large": "left out: 97.7 KiB"}
+    assert result.decode(result.encode(report)) == report
+
+
+def test_plots_are_kept_beside_the_result_and_a_folder_that_is_full_costs_no_verdict(
+    tmp_path: Path,
+) -> None:
+    async def drawn(context: Context, parameters: Parameters) -> Outcome:
+        assert context.folder is not None
+        artifacts = (
+            Artifact(title="KV", svg="<svg/>"),
+            Artifact(title="large", svg="x" * (keeping.MAX_SVG + 1)),
+            Artifact(title="run", path="/runs/soak"),
+        )
+        return Outcome(verdict="pass", observed=1, expected=1, artifacts=artifacts)
+
+    (found,) = made.run(planned("a", drawn), terms=Terms(folder=tmp_path)).checks
+    assert found.verdict == "pass"
+    kept, lost, named = found.artifacts
+    assert (kept.title, kept.plot) == ("KV", True)
+    assert (tmp_path / kept.path).read_text() == "<svg/>"
+    assert "not kept: larger than" in lost.title
+    assert (named.path, named.plot) == ("/runs/soak", False)
+
+
+def test_a_check_that_needs_a_control_plane_is_skipped_without_one() -> None:
+    (found,) = made.run(planned("a", broken, needs=("control plane",))).checks
+    assert (found.verdict, found.n) == ("skip", 0)
+    assert "--control-url" in found.remedy
+
+
+def test_a_check_that_needs_an_idle_node_does_not_pass_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = True
+
+    async def look(context: Context) -> Occupancy:
+        return Occupancy(running=2.0 * busy, waiting=1.0 * busy, kv_used=0, generated=0)
+
+    monkeypatch.setattr(occupancy, "occupancy", look)
+    monkeypatch.setattr(needs, "IDLE_WITHIN", 0.1)
+    check = planned("a", good, needs=("idle node",))
+    (found,) = made.run(check).checks
+    assert (found.verdict, found.observed) == (
+        "inconclusive",
+        "2 running and 1 waiting requests of others",
+    )
+    busy = False
+    assert made.run(check).verdict == "pass"
+
+
+def test_an_engine_that_does_not_show_what_is_in_flight_is_taken_as_idle() -> None:
+    check = planned("a", good, needs=("idle node",))
+    assert made.run(check, engine="llamacpp").verdict == "pass"
+
+
+def test_another_machine_is_loaded_only_when_it_was_named() -> None:
+    checks = [planned("a", good), planned("load.x", good, needs=("load",))]
+    away = Target(name="t", url="http://node.example:8000")
+    with pytest.raises(UsageError) as caught:
+        needs.require_allowed(checks, away, ())
+    assert "load.x" in caught.value.message
+    assert "--allow-remote node.example" in caught.value.hint
+    needs.require_allowed(checks, away, ("node.example",))
+    needs.require_allowed(checks[:1], away, ())
+    needs.require_allowed(checks, Target(name="t", url="http://127.0.0.1:8000"), ())

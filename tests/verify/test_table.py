@@ -5,8 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from kvops.verify.result import CheckResult, Report, TargetFacts
+from kvops.verify import words
+from kvops.verify.result import BaselineFacts, CheckResult, Report, TargetFacts
 from kvops.verify.table import show
+from kvops.verify.waivers import Waiver
 
 
 def result(verdict: str, **over: object) -> CheckResult:
@@ -18,11 +20,14 @@ def result(verdict: str, **over: object) -> CheckResult:
     return CheckResult(**(fields | over))  # type: ignore[arg-type]
 
 
-def rendered(*checks: CheckResult, encoding: str = "utf-8", width: int = 100) -> str:
-    report = Report(
-        run_id="r", started_at="", finished_at="", kvops_version="0", profile="smoke", checks=checks, not_run=(),
-        target=TargetFacts(url="http://127.0.0.1:1", name="t"), verdict="fail", exit_code=1,
-    )  # fmt: skip
+def rendered(
+    *checks: CheckResult, encoding: str = "utf-8", width: int = 100, **over: object
+) -> str:
+    fields = {
+        "run_id": "r", "started_at": "", "finished_at": "", "kvops_version": "0", "profile": "smoke", "not_run": (),
+        "target": TargetFacts(url="http://127.0.0.1:1", name="t"), "verdict": "fail", "exit_code": 1,
+    }  # fmt: skip
+    report = Report(checks=checks, **(fields | over))  # type: ignore[arg-type]
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
     show(report, Console(file=file, width=width, force_terminal=False))
@@ -65,3 +70,51 @@ def test_what_a_node_says_cannot_draw_on_the_terminal() -> None:
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[red]x[/red]" in text
+
+
+def test_a_waiver_stands_with_its_finding_and_in_the_last_line() -> None:
+    waived = result(
+        "fail", waived=Waiver(id="resp.short", reason="known", by="ops", at="2026-01-02")
+    )
+    for width in (60, 120):
+        text = " ".join(rendered(waived, width=width, verdict="warn", exit_code=0).split())
+        assert "waived by ops on 2026-01-02: known" in text
+        assert "passed with 1 waiver · exit code 0" in text
+
+
+def test_what_was_compared_and_what_was_left_out_stands_below() -> None:
+    facts = BaselineFacts(
+        run_id="r0", started_at="2026-01-01T10:00:00", differences=("model a then, b now",)
+    )
+    text = rendered(
+        result("pass"),
+        result("fail", id="baseline.ttft"),
+        baseline=facts,
+        left_out={"a.b": "--only"},
+        not_run=("c.d",),
+        partial=True,
+    )
+    for said in ("compared with run r0", "differs: model a then", "by --only: a.b", "not run: c.d"):
+        assert said in text
+    assert "partial: 1 of 3 checks run" in text
+
+
+@pytest.mark.parametrize(
+    ("over", "observed", "expected"),
+    [
+        ({"observed": 0.0171, "expected": 5, "op": "<=", "unit": "seconds"}, "17 ms", "≤ 5.00 s"),
+        ({"observed": 2048, "expected": 4096, "op": "<", "unit": "bytes"}, "2.0 KiB", "< 4.0 KiB"),
+        (
+            {"observed": 12345, "expected": 9, "op": ">=", "unit": "tokens"},
+            "12 345 tokens",
+            "≥ 9 tokens",
+        ),
+        ({"observed": True, "expected": False, "op": "="}, "yes", "= no"),
+        ({"observed": 0.123456, "expected": None}, "0.1235", "–"),
+    ],
+)
+def test_numbers_are_said_with_their_unit_and_bound(
+    over: dict[str, object], observed: str, expected: str
+) -> None:
+    made = result("pass", **over)
+    assert (words.observed(made), words.expected(made)) == (observed, expected)
