@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -86,14 +87,21 @@ class Reply:
 class Server:
     url: str
     respond: Respond
+    listener: socket.socket
     requests: list[Request] = field(default_factory=list)
+
+    def stop_listening(self) -> None:
+        """From now on the port refuses; what is under way goes on."""
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
 
 
 @contextmanager
 def serving(respond: Respond) -> Iterator[Server]:
     """One thread a connection, one request a connection. All connections are closed at the end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(f"http://127.0.0.1:{listener.getsockname()[1]}", respond)
+    server = Server(f"http://127.0.0.1:{listener.getsockname()[1]}", respond, listener)
     open_sockets: list[socket.socket] = []
 
     def accept() -> None:
@@ -120,8 +128,7 @@ def serving(respond: Respond) -> Iterator[Server]:
     try:
         yield server
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        server.stop_listening()
         for sock in open_sockets:
             sock.close()
         thread.join(5)

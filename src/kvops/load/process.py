@@ -22,6 +22,7 @@ STOP_TIMEOUT = 10
 KILL_AFTER = STOP_TIMEOUT + 10
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b: .+$", re.MULTILINE)
 """Last line of a traceback."""
+_PLACE = re.compile(r'File "(.+)", line (\d+)')
 
 
 class Handover(msgspec.Struct, kw_only=True):
@@ -71,9 +72,20 @@ class Locust:
         if code == 0:
             return "finished", ""
         log = self._log.read_text(errors="replace")
-        raised = _EXCEPTION.findall(log)
-        guess = f"locust ended with {code}: {raised[-1][:300] if raised else 'see its log'}"
-        return "failed", endings.reason(code, log) or guess
+        return "failed", endings.reason(code, log) or f"locust ended with {code}: {_raised(log)}"
+
+
+def _raised(log: str) -> str:
+    """The last exception of a log, and the line of our own code or of the scenario that it came from."""
+    found = list(_EXCEPTION.finditer(log))
+    if not found:
+        return "see its log"
+    places = [
+        f" ({Path(file).name}, line {line})"
+        for file, line in _PLACE.findall(log, 0, found[-1].start())
+        if "site-packages" not in file and not file.startswith("<")
+    ]
+    return found[-1][0][:300] + (places[-1] if places else "")
 
 
 def run_arguments(info: runs.RunInfo, scenario: Path, spread: Spread) -> list[str]:

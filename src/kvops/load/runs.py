@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import secrets
 import time
 from pathlib import Path
@@ -18,6 +19,9 @@ from kvops.telemetry.snapshot import NodeSnapshot
 
 RUN_FILE = "run.json"
 LOG_FILE = "locust.log"
+RESERVE_FILE = ".reserve"
+RESERVE = 32 * 1024
+"""Bytes."""
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 
@@ -59,8 +63,16 @@ class Run(msgspec.Struct, frozen=True):
         paths.write_atomic(self.folder / RUN_FILE, msgspec.json.encode(self.info) + b"\n")
 
     def finish(self, status: Status, reason: str = "") -> None:
+        """Raises LoadRunError when the disk does not even take that."""
         self.info.status, self.info.reason, self.info.finished_at = status, reason, time.time()
-        self.save()
+        try:
+            (self.folder / RESERVE_FILE).unlink(missing_ok=True)
+            self.save()
+        except OSError as error:
+            raise LoadRunError(
+                f"the end of the run cannot be written to {self.folder}: {error.strerror}",
+                hint=f"make room there; the run counts as one that never ended: {reason or status}",
+            ) from error
 
 
 def new_id(scenario: str, now: float) -> str:
@@ -75,6 +87,8 @@ def create(info: RunInfo, parent: Path | None = None) -> Run:
         run = Run(paths.make_private(base) / info.run, info)
         run.folder.mkdir(mode=0o700)
         run.save()
+        # Whatever fills the disk: the end of the run can then still be written, with its last snapshot.
+        (run.folder / RESERVE_FILE).write_bytes(os.urandom(RESERVE))
     except OSError as error:
         raise UsageError(
             f"cannot make a run folder in {base}: {error.strerror}",
