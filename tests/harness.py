@@ -15,6 +15,7 @@ import psutil
 import yaml
 
 from kvops.telemetry.snapshot import NodeSnapshot, decode_snapshot
+from tests import forked
 
 KVOPS = [sys.executable, "-m", "kvops.cli"]
 
@@ -22,9 +23,13 @@ KVOPS = [sys.executable, "-m", "kvops.cli"]
 def run_kvops(
     *args: str, env: dict[str, str], timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
+    """Forked from a process with the imports done, but where `env` is for Python itself, which is then started."""
+    environment = dict(os.environ) | env
+    if not any(name.startswith("PYTHON") for name in env):
+        return forked.run(*args, environment=environment, timeout=timeout)
     return subprocess.run(
         [*KVOPS, *args],
-        env=os.environ | env,
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
