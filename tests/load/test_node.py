@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvops.load.injection import expectations
+from kvops.load.records import read_server
 from tests.harness import RunningNode
 
 
@@ -47,6 +49,12 @@ def test_ramp_counts_what_the_node_counts(tiny_node: RunningNode) -> None:
     total = report["summary"]
     assert code == 0, report["verdict"]
     assert total["failed"] == 0
+    samples = read_server(Path(report["folder"]))
+    made = [one.generation_tokens for one in samples if one.generation_tokens is not None]
+    assert len(made) == len(samples) >= 3
+    assert made == sorted(made)
+    assert before["generation_tokens"] < made[-1] <= after["generation_tokens"]
+    assert max(one.running or 0 for one in samples) >= 1, "they were taken during the load"
     if not total["cancelled"]:
         assert after["generation_tokens"] - before["generation_tokens"] == total["output_tokens"]
         assert after["prompt_tokens"] - before["prompt_tokens"] == total["prompt_tokens"]

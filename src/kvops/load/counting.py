@@ -11,7 +11,7 @@ import time
 from kvops.errors import KvopsError
 from kvops.models import store
 from kvops.models.tokenizer import Tokenizer, load_tokenizer
-from kvops.telemetry.snapshot import Known, ModelInfo, NodeSnapshot
+from kvops.telemetry.snapshot import Known, NodeSnapshot
 
 SHARE = 0.01
 """Of the time since the start that counting may take; answers beyond that are left out, evenly over the run."""
@@ -41,13 +41,14 @@ def counter(before: NodeSnapshot | None) -> Counter | None:
     """For the model that the node says it serves; None where this machine does not have it."""
     if before is None or not isinstance(before.model, Known):
         return None
-    return _of(before.model.value)
+    return of_revision(before.model.value.revision)
 
 
-def _of(model: ModelInfo) -> Counter | None:
+def of_revision(revision: str) -> Counter | None:
+    """Of the pulled model with these weights."""
     try:
         for stored in store.list_models():
-            if stored.manifest is not None and stored.manifest.revision == model.revision:
+            if stored.revision == revision:
                 return Counter(load_tokenizer(stored.path))
     except (KvopsError, OSError):
         return None  # a store that cannot be read has no tokenizer for us

@@ -1,0 +1,67 @@
+"""What a node tells of itself, out of its snapshot and out of its metrics."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from kvops.load import server_samples
+from kvops.load.client import Client
+from kvops.load.records import ServerSample
+from tests.harness import RunningNode
+from tests.load.scripted import node, serving
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 7.0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 700.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1234.0
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 5.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 6.0
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="m"} 0.0
+"""
+
+
+def test_vllm_is_read_by_its_metrics_and_the_rest_is_not_exposed() -> None:
+    assert server_samples.of_metrics(VLLM, 5.0) == ServerSample(
+        at=5.0, running=5, waiting=7, kv_usage=0.25, prompt_tokens=1234, requests=11
+    )
+    assert server_samples.of_metrics("python_info 1.0\n", 5.0) is None
+
+
+def test_a_node_that_tells_nothing_is_not_sampled() -> None:
+    with serving(node) as server:
+        assert server_samples.source(Client(server.url), None, None) is None
+        assert server_samples.source(Client(server.url), server.url, "no token") is None
+
+
+@pytest.mark.parametrize("with_control", [True, False])
+def test_our_node_tells_the_same_by_snapshot_and_by_metrics(
+    tiny_node: RunningNode, with_control: bool
+) -> None:
+    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    body["model"] = httpx.get(tiny_node.url + "/v1/models").json()["data"][0]["id"]
+    httpx.post(tiny_node.url + "/v1/completions", json=body, timeout=30).raise_for_status()
+    control = tiny_node.control_url if with_control else None
+    take = server_samples.source(Client(tiny_node.url), control, tiny_node.token)
+    assert take is not None
+    sample = take()
+    truth = server_samples.of_snapshot(tiny_node.snapshot(), 0.0)
+    assert sample is not None
+    told = ("kv_total", "kv_used", "kv_cached", "prompt_tokens", "generation_tokens", "running", "waiting",
+            "requests", "preemptions", "evictions", "engine_restarts", "prefix_query_tokens")  # fmt: skip
+    assert {name: getattr(sample, name) for name in told} == {
+        name: getattr(truth, name) for name in told
+    }
+    assert None not in [getattr(sample, name) for name in told]
+    assert sample.generation_tokens >= 4  # type: ignore[operator]
