@@ -7,6 +7,7 @@ and wait until it is gone.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,10 +36,12 @@ async def drive(
     duration: float | None,
     options: Mapping[str, Any] | None = None,
     pacing: Pacing | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     enough: Enough = never,
 ) -> RunData:
     """Run `scenario` to its end, for `duration` seconds, or until its records are `enough`.
+
+    Without a `seed` its prompts are new ones: a node that has seen those of an earlier gate answers from its cache.
 
     Ends the check as inconclusive when the run itself broke. Raises what the launcher raises.
     """
@@ -49,7 +52,7 @@ async def drive(
         options=known.defaults() | dict(options or {}),
         users=users,
         duration=duration,
-        seed=seed,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
         out=context.folder,
         pacing=pacing or known.pacing or Pacing(),
         allow_remote=context.allow_remote,

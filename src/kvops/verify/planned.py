@@ -1,0 +1,162 @@
+"""The load that a node is planned for: sent once in a gate run, step by step, and looked at by every check about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from pydantic import Field
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports.base import RunData
+from kvops.load.statistics import summarize
+from kvops.telemetry import prometheus
+from kvops.telemetry.snapshot import Known, NodeSnapshot
+from kvops.verify.check import Parameters
+from kvops.verify.context import Context
+from kvops.verify.driven import drive, trusted
+from kvops.verify.timing import once
+
+SCENARIO = "batch_offline"
+"""A list of requests worked off by so many users: it ends with the last answer, however fast the node is."""
+STEP_REQUESTS = 12
+"""Of a step below the full load."""
+_COUNTERS = {
+    "kvops": ("kvops_prompt_tokens_total", "kvops_generation_tokens_total"),
+    "vllm": ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
+    "sglang": ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
+    "llamacpp": ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
+}
+
+
+class LoadParameters(Parameters):
+    """Alike for all checks that look at the planned load, so that it is sent once."""
+
+    users: int | None = Field(default=None, ge=1, le=10_000)
+    """Requests at once that the node is planned for. Default: as many as it says to run at once, up to `max_users`."""
+    max_users: int = Field(default=8, ge=1, le=10_000)
+    requests: int = Field(default=100, ge=1, le=100_000)
+    """At the full number of users."""
+    prompt_tokens: int = Field(default=64, ge=16)
+    max_tokens: int = Field(default=24, ge=4)
+    gain: float = Field(default=1.2, gt=0)
+    """So many times the tokens a second of one user: where more users do not bring it, the load grows no further."""
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Tokens that a node has read and made since it started."""
+
+    prompt: float
+    generated: float
+
+
+class Planned(msgspec.Struct, frozen=True):
+    users: int
+    """Of the full load."""
+    steps: tuple[RunData, ...]
+    """By rising number of users; the last is the full load, unless more users brought nothing."""
+    gained: float | None
+    """Tokens a second of several users, so many times those of one; None where one user is the full load."""
+    counted: tuple[TokenCounts | None, TokenCounts | None]
+    """By `/metrics`, before and after all steps."""
+
+    @property
+    def full(self) -> RunData:
+        return self.steps[-1]
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        return [record for step in self.steps for record in step.records]
+
+    @property
+    def before(self) -> NodeSnapshot | None:
+        return self.steps[0].info.before
+
+    @property
+    def after(self) -> NodeSnapshot | None:
+        return self.full.info.after
+
+
+async def planned_load(context: Context, parameters: LoadParameters) -> Planned:
+    """Sends the load, or gives that of an earlier check. Ends the check as inconclusive when the client was too busy
+    to be believed.
+    """
+    p = parameters
+    key = ("planned load", p.users, p.max_users, p.requests, p.prompt_tokens, p.max_tokens, p.gain)
+    return await once(context, key, lambda: _send(context, p))
+
+
+async def _send(context: Context, parameters: LoadParameters) -> Planned:
+    users = await planned_users(context, parameters)
+    before = await token_counts(context)
+    steps: list[RunData] = []
+    gained: float | None = None
+    for step in ramp(users):
+        requests = parameters.requests if step == users else max(STEP_REQUESTS, 3 * step)
+        steps.append(await send_step(context, parameters, step, requests))
+        if len(steps) == 2:
+            gained = await _gain(context, parameters, steps[0], steps[1])
+            if gained < parameters.gain:
+                break
+    return Planned(users, tuple(steps), gained, (before, await token_counts(context)))
+
+
+async def _gain(
+    context: Context, parameters: LoadParameters, one: RunData, several: RunData
+) -> float:
+    """A step that brings too little is measured again, beside another of one user: a slow moment is no bound."""
+    gain = rate(several) / (rate(one) or 1.0)
+    if gain >= parameters.gain:
+        return gain
+    again = [
+        rate(await send_step(context, parameters, step.info.users, len(step.records)))
+        for step in (one, several)
+    ]
+    return max(gain, max(rate(several), again[1]) / (min(rate(one), again[0]) or 1.0))
+
+
+async def send_step(
+    context: Context, parameters: LoadParameters, users: int, requests: int
+) -> RunData:
+    """So many requests by so many users."""
+    options = {
+        "requests": requests,
+        "prompt_tokens": str(parameters.prompt_tokens),
+        "max_tokens": str(parameters.max_tokens),
+        "priority": None,
+    }
+    return trusted(await drive(context, SCENARIO, users=users, duration=None, options=options))
+
+
+def rate(step: RunData) -> float:
+    """Output tokens a second over the whole step."""
+    return summarize(step.records).output_tokens_per_second or 0.0
+
+
+def ramp(users: int) -> Sequence[int]:
+    """One, half, all."""
+    return sorted({1, math.ceil(users / 2), users})
+
+
+async def planned_users(context: Context, parameters: LoadParameters) -> int:
+    if parameters.users is not None:
+        return parameters.users
+    if context.node is not None:
+        queue = (await context.node.snapshot()).queue
+        if isinstance(queue, Known):
+            return max(1, min(queue.value.max_running, parameters.max_users))
+    return parameters.max_users
+
+
+async def token_counts(context: Context) -> TokenCounts | None:
+    """By `/metrics`; None where the engine's names are not known or not there."""
+    names = _COUNTERS.get(context.facts.engine or "")
+    reply = await context.api.get("/metrics")
+    if names is None or reply.status != 200:
+        return None
+    page = prometheus.parse(reply.text)
+    prompt, generated = (page.total(name) for name in names)
+    if prompt is None or generated is None:
+        return None
+    return TokenCounts(prompt, generated)
