@@ -20,9 +20,13 @@ HASTY: dict[str, dict[str, Any]] = {
     "reach.health": {"answer_within": 1},
     "metrics.contract": {"settle_within": 0.3},
     "memory.adds_up": {"idle_within": 0.3},
-    "disconnect.frees": {"within": 0.5},
+    "disconnect.frees": {"within": 0.7},
+    "health.truth": {"token_within": 1},
+    "claims.queue_bound": {"refused_within": 2},
+    "claims.deadline": {"slack": 1},
+    "claims.tenant_quota": {"within": 2},
 }
-"""For a broken node, which is given up soon. What is not listed has the check's own."""
+"""By check, for a broken node, which is given up soon. What is not listed has the check's own."""
 
 
 def smoke() -> Profile:

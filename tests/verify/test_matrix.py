@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvops.testing import BY_NAME, DEFECTS, serve
 from kvops.verify.checks import CHECKS
-from tests.verify.gate import gate, one_by_one
+from tests.verify.gate import gate, one_by_one, the_check
 
+BEFORE = {"logs.clean": ["resp.short"]}
+"""What must have been asked of the node so that there is something to see."""
 KNOWN = {check.id for check in CHECKS}
 
 
 @pytest.mark.parametrize("name", [defect.name for defect in DEFECTS])
-def test_a_defect_fails_the_check_that_is_named_for_it(name: str) -> None:
+def test_a_defect_fails_the_check_that_is_named_for_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defect = BY_NAME[name]
     if defect.check not in KNOWN:
         pytest.skip(f"{defect.check} is not written yet")
     with serve(name, keys=defect.keys) as node:
-        report = gate(node, one_by_one(defect.check))
-    (result,) = report.checks
+        monkeypatch.setenv("KVOPS_TENANT_KEYS_FILE", str(node.tenant_keys_file))
+        monkeypatch.setenv("KVOPS_NODE_LOG", str(node.log_file))
+        ids = (*BEFORE.get(defect.check, ()), defect.check)
+        report = gate(node, one_by_one(*ids), folder=tmp_path)
+    result = the_check(report, defect.check)
     assert (result.verdict, report.exit_code) == ("fail", 1), result
     assert defect.says in str(result.observed)
     assert result.remedy

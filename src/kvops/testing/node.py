@@ -21,12 +21,15 @@ from kvops.registry import NodeRecord
 from kvops.telemetry.targets import Target
 from kvops.testing.defects import BY_NAME, check_names
 from kvops.testing.process import NAME, Order, run
+from kvops.testing.receiver import receiver
 
 TOKEN = "admin-token-of-the-node-that-is-broken-on-purpose"
 KEY = "client-key-of-tenant-alpha"
 OTHER_KEY = "client-key-of-tenant-beta"
 TENANTS = {"alpha": KEY, "beta": OTHER_KEY}
-"""Key by tenant, on a node with keys. Beta has a small quota."""
+"""Key by tenant, on a node with keys."""
+BETA = {"max_running": 2, "max_waiting": 2, "kv_quota": {"blocks": 160}}
+"""What tenant beta may have; alpha has no bound of its own."""
 REMARKS = ("no_limit", "no_reuse")
 """Defects that the gate only remarks on."""
 _READY_SECONDS = 30.0
@@ -44,6 +47,8 @@ class FaultyNode:
     url: str = ""
     control_url: str = ""
     pid: int = 0
+    told: list[dict[str, Any]] = field(default_factory=list)
+    """Alerts that its webhook was sent."""
     _asked: Any = field(default=None, repr=False)
 
     @property
@@ -85,32 +90,47 @@ def serve(
     """
     names = check_names(defects, (*BY_NAME, *REMARKS))
     home = Path(tempfile.mkdtemp(prefix="kvops-faulty-"))
-    asked = _servers.Value("l", 0)
-    order = _order(home, names, keys, settings or {})
-    process = _servers.Process(target=run, args=(order, asked), daemon=True)
-    process.start()
+    node = FaultyNode(names, keys, home, _asked=_servers.Value("l", 0))
     try:
-        record = _wait_ready(home, process)
-        yield FaultyNode(names, keys, home, record.url, record.control_url, process.pid or 0, asked)
+        with receiver(node.told) as url:
+            _private(home / "alert-url", url)
+            with _running(_order(node, settings or {}), node):
+                yield node
     finally:
-        process.kill()
-        process.join()
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _order(home: Path, names: frozenset[str], keys: bool, settings: Mapping[str, Any]) -> Order:
-    if not keys:
-        return Order(home, names, TOKEN, settings=settings)
+@contextmanager
+def _running(order: Order, node: FaultyNode) -> Iterator[None]:
+    process = _servers.Process(target=run, args=(order, node._asked), daemon=True)
+    process.start()
+    try:
+        record = _wait_ready(node.home, process)
+        node.url, node.control_url, node.pid = record.url, record.control_url, record.pid
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _order(node: FaultyNode, settings: Mapping[str, Any]) -> Order:
+    home, alerts_to = node.home, node.home / "alert-url"
+    if not node.keys:
+        return Order(home, node.defects, TOKEN, alerts_to, settings=settings)
     rows = [
         {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(key.encode()).hexdigest()}
         for tenant, key in TENANTS.items()
     ]
-    (home / "tenant-keys").write_text("".join(f"{key}\n" for key in TENANTS.values()))
-    file = home / "keys.yaml"
-    file.write_text(yaml.safe_dump(rows))
-    file.chmod(0o600)
-    bounds = {"max_running": 2, "max_waiting": 2, "kv_quota": {"blocks": 64}}
-    return Order(home, names, TOKEN, file, KEY, {"tenants": {"beta": bounds}} | dict(settings))
+    _private(node.tenant_keys_file, "".join(f"{key}\n" for key in TENANTS.values()))
+    file = _private(home / "keys.yaml", yaml.safe_dump(rows))
+    given = {"tenants": {"beta": BETA}} | dict(settings)
+    return Order(home, node.defects, TOKEN, alerts_to, file, KEY, given)
+
+
+def _private(file: Path, text: str) -> Path:
+    file.touch(mode=0o600)
+    file.write_text(text)
+    return file
 
 
 def _wait_ready(home: Path, process: Any) -> NodeRecord:

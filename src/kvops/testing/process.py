@@ -44,6 +44,8 @@ class Order:
     home: Path
     defects: frozenset[str]
     token: str
+    alerts_to: Path
+    """File with the URL of who is told of alerts."""
     keys_file: Path | None = None
     key: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +67,7 @@ def sound_settings() -> dict[str, Any]:
         "runtime.drain_timeout": 1.0,
         "restart.budget": 1000,
         "restart.backoff": 0.05,
+        "restart.backoff_max": 0.05,
         "alerts.interval": 0.5,
     }
 
@@ -87,6 +90,7 @@ def run(order: Order, asked: Any) -> None:
 def _loaded(order: Order) -> LoadedConfig:
     """The settings that hold: a defect's, over those asked for, over the sound ones."""
     values = sound_settings() | dict(order.settings)
+    values["alerts.channels"] = {"on-call": {"url_file": str(order.alerts_to)}}
     if order.keys_file is not None:
         values["server.api_keys_file"] = str(order.keys_file)
     for name in order.defects:
