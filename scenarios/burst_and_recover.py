@@ -30,6 +30,6 @@ class Visitor(PhasedUser):
         tokens, most = Workload.of(self.session.options).draw(source)
         got = self.chat(
             prompt(source, tokens), max_tokens=most, name=phase, asked_input=tokens, ignore_eos=True,
-            judge=answer_or_refusal if phase == BURST else plain_answer,
+            judge=plain_answer if phase == BASELINE else answer_or_refusal,
         )  # fmt: skip
         return wait_as_told(self, got)

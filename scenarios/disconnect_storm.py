@@ -15,6 +15,8 @@ from kvops.load.workload import Workload, prompt, source_of
 register(__file__)
 
 BEFORE, QUIET, AFTER = "before", "quiet", "after"
+PIECES = 20
+"""Most pieces of an answer that a user takes in."""
 
 
 class Caller(PhasedUser):
@@ -38,14 +40,13 @@ class Caller(PhasedUser):
             self.rest()
 
     def hang_up(self) -> None:
-        """Half of them after some time, half after some pieces of the answer."""
+        """Half of them at any time, half after some pieces of the answer."""
         source = source_of("storm", self.session.seed, self.number, self.asked)
         self.asked += 1
         tokens, most = Workload.of(self.session.options).draw(source)
-        after = source.uniform(0.001, self.session.options["patience"])
-        leave = (
-            Leave(after=after) if source.random() < 0.5 else Leave(deltas=source.randint(1, most))
-        )
+        patience = self.session.options["patience"]
+        pieces = source.randint(1, PIECES) if source.random() < 0.5 else None
+        leave = Leave(after=patience if pieces else source.uniform(0.001, patience), deltas=pieces)
         got = self.chat(
             prompt(source, tokens), max_tokens=most, name=STORM, judge=left_or_answered, leave=leave,
             asked_input=tokens, ignore_eos=True,

@@ -219,7 +219,9 @@ def test_few_minnows_or_no_whale_are_inconclusive() -> None:
     few = run("whale_and_minnows", sides("minnow", "whale", 0.1, 0.2, n=12))
     check(fairness, few, "inconclusive", "raise --phase-seconds")
     alone = [one for one in sides("minnow", "whale", 0.1, 0.2) if one.name != "whale"]
-    check(fairness, run("whale_and_minnows", alone), "inconclusive", "no whale was answered")
+    check(
+        fairness, run("whale_and_minnows", alone), "inconclusive", "no whale request was answered"
+    )
 
 
 def test_noise_that_is_refused_is_right_and_a_quiet_one_that_is_refused_is_not() -> None:
@@ -404,7 +406,8 @@ def test_refusals_with_a_time_to_come_back_are_right_in_the_burst() -> None:
             "burst: first_token_timeout",
         ),
         ([*burst(), lost("burst", 15.5, ErrorClass.HTTP_5XX_OTHER)], "burst: http_5xx_other"),
-        ([*burst(), lost("recovery", 55.5, ErrorClass.HTTP_429)], "recovery: http_429"),
+        ([*burst(), lost("baseline", 5.5, ErrorClass.HTTP_429)], "baseline: http_429"),
+        ([*burst(), *[refused("recovery", 55.0 + at) for at in range(9)]], "never back"),
     ],
 )
 def test_a_node_that_is_not_itself_again_fails(records: list[RequestRecord], words: str) -> None:
@@ -472,6 +475,14 @@ def test_a_node_that_frees_all_passes_and_says_how_soon() -> None:
 def test_what_is_left_over_fails(after: snap.NodeSnapshot, words: str) -> None:
     data = run("disconnect_storm", storm(), before=snapshot(used=1), after=after)
     check(disconnect, data, "fail", words)
+
+
+def test_what_is_held_for_long_fails_although_it_is_free_at_last() -> None:
+    server = [
+        ServerSample(at=float(at), running=3 if at < 15 else 0, waiting=0) for at in range(20)
+    ]
+    data = run("disconnect_storm", storm(), before=snapshot(), after=snapshot(), server=server)
+    check(disconnect, data, "fail", "5.00 s are allowed")
 
 
 def test_a_canary_that_is_wrong_fails() -> None:
@@ -558,6 +569,13 @@ def test_a_search_cut_short_few_samples_or_a_busy_client_are_inconclusive() -> N
 
 
 def test_an_unsteady_node_is_said_to_be_so() -> None:
-    records = climbed((1, 0.1), (2, 5.0), (2, 0.1), (1, 0.1))
-    (note,) = check(knee, run("ramp_to_knee", records), "pass").notes
-    assert "not monotone: 2 was bad once and 2 was good" in note
+    once = climbed((1, 0.1), (2, 5.0), (2, 0.1), (1, 0.1))
+    (note,) = check(knee, run("ramp_to_knee", once), "pass").notes
+    assert "2 was bad once and good once" in note
+    steps = ((1, 0.1), (2, 0.1), (4, 5.0), (4, 0.1), (3, 5.0), (2, 0.1))
+    check(
+        knee,
+        run("ramp_to_knee", climbed(*steps)),
+        "inconclusive",
+        "not monotone: 3 was bad and 4 was good",
+    )

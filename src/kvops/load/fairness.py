@@ -15,6 +15,8 @@ MAX_KEYS_FILE = 2**20
 class Roles(msgspec.Struct, frozen=True):
     watched: str
     pressing: str
+    beside: str
+    """In a sentence."""
 
     def name(self, phase: str) -> str:
         """Of a request of the watched one in a phase."""
@@ -22,8 +24,8 @@ class Roles(msgspec.Struct, frozen=True):
 
 
 ROLES = {
-    "whale_and_minnows": Roles("minnow", "whale"),
-    "noisy_tenant": Roles("quiet", "noisy"),
+    "whale_and_minnows": Roles("minnow", "whale", "beside a whale"),
+    "noisy_tenant": Roles("quiet", "noisy", "beside the noise"),
 }
 
 

@@ -20,6 +20,7 @@ from kvops.load.endings import MARK, Ending
 from kvops.load.endpoint import Endpoint, discover
 from kvops.load.locust_master import Master
 from kvops.load.locust_session import Session
+from kvops.load.pacing import Pacing
 from kvops.load.process import HANDOVER, Handover
 from kvops.load.sinks import FileSink
 
@@ -132,7 +133,8 @@ def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint)
         for name in scenario.options
         if (text := given.get(f"kvops_{name}")) is not None
     ]
-    users, workers = given.get("num_users") or 1, 1
+    _take_defaults(environment.parsed_options, scenario)
+    users, workers = given["num_users"], 1
     if isinstance(environment.runner, MasterRunner):
         workers = given["expect_workers"]
     if users < workers:
@@ -143,9 +145,19 @@ def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint)
     return runs.create(runs.RunInfo(
         run=runs.new_id(scenario.name, now), scenario=scenario.name, report=scenario.report,
         options=scenario.parse(arguments), users=users, processes=workers, duration=given.get("run_time"),
-        seed=given["kvops_seed"], target=runs.without_credentials(environment.host), model=endpoint.model,
-        max_model_len=endpoint.max_model_len, started_at=now,
+        pacing=scenario.pacing or Pacing(), seed=given["kvops_seed"], target=runs.without_credentials(environment.host),
+        model=endpoint.model, max_model_len=endpoint.max_model_len, started_at=now,
     ))  # fmt: skip
+
+
+def _take_defaults(given: Any, scenario: scenarios.Scenario) -> None:
+    """Of the scenario, for what the command line leaves out: locust reads them after the run is opened."""
+    open_loop = scenario.pacing is not None and scenario.pacing.open
+    if given.num_users is None:
+        given.num_users = given.expect_workers if open_loop else scenario.users
+    given.spawn_rate = given.spawn_rate or given.num_users
+    if not given.run_time and scenario.duration is not None:
+        given.run_time = round(scenario.duration)
 
 
 def _end_when_empty(environment: Any) -> None:

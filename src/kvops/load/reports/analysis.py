@@ -29,8 +29,14 @@ from kvops.load.statistics import (
 )
 from kvops.units import format_duration, format_ratio
 
-CHANGING = frozenset({"ramp", "burst", "trace", "knee", "recovery", "turns", "injection"})
+CHANGING = frozenset({
+    "ramp", "burst", "trace", "knee", "recovery", "turns", "injection", "fairness", "disconnect",
+    "lengths", "prefix",
+})  # fmt: skip
 """Pacings, and reports, of runs whose load changes by design: they have no steady state to look for."""
+
+IN_PARTS = frozenset({"knee", "fairness", "lengths"})
+"""Reports that hold parts of a run to the objectives, each for itself: nothing is claimed of the whole."""
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +57,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(data: RunData, verdict: Verdict) -> Analysis:
-    slo = Slo.of(data.info.options)
+    slo = Slo() if data.info.report in IN_PARTS else Slo.of(data.info.options)
     start, steady = _steadiness(data)
     return Analysis(
         verdict=verdict,
@@ -60,7 +66,7 @@ def examine(data: RunData, verdict: Verdict) -> Analysis:
         steadiness=steady,
         typical=summarize(after_warm_up(data.records, start)) if start.dropped else None,
         goodput=goodput(data.records, slo) if slo.bounds() else None,
-        objectives=objectives(data.records, slo),
+        objectives=objectives(data.records, slo, slo.confidence),
         client=client_health(data.client, data.records),
         ledger=ledger(data.info.before, data.info.after, data.records),
         tokens=token_check(data.records),

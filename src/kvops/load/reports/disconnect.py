@@ -35,6 +35,7 @@ def judge(data: RunData) -> Verdict:
         )
     else:
         failures += _left_over(before or {}, after)
+        failures += _late(found["freed_within"], data.info.options["settle"])
     return verdict(failures, [*gaps, *client_gaps(data)])
 
 
@@ -85,6 +86,15 @@ def _left_over(before: dict[str, int], after: dict[str, int]) -> list[str]:
         f"{after[name]} {what} after the storm, {before.get(name, 0)} before it"
         for name, what in words.items()
         if after[name] > before.get(name, 0)
+    ]
+
+
+def _late(freed: float | None, allowed: float) -> list[str]:
+    """A second is how near the samples can tell."""
+    if freed is None or freed <= allowed + 1.0:
+        return []
+    return [
+        f"what was asked for was held for {format_duration(freed)} more, {format_duration(allowed)} are allowed"
     ]
 
 

@@ -47,13 +47,13 @@ def judge(data: RunData) -> Verdict:
     ]
     for name, one in claims(beside, slo).items():
         if one.outcome == "refuted" and not gaps:
-            failures.append(f"beside a {watched.pressing}, {words(name, one)}")
+            failures.append(f"{watched.beside}, {words(name, one)}")
         elif one.outcome != "holds":
-            gaps.append(f"beside a {watched.pressing}, {words(name, one)}")
+            gaps.append(f"{watched.beside}, {words(name, one)}")
     failures += _over_ratio(data)
     pressed = side(data, watched.pressing)
     if not pressed.answered:
-        gaps.append(f"no {watched.pressing} was answered: there was nothing to stand up to")
+        gaps.append(f"no {watched.pressing} request was answered: there was nothing to stand up to")
     return verdict(
         failures, [*gaps, *client_gaps(data)], [*_notes(data), *cache_notes(data.records)]
     )
@@ -123,7 +123,7 @@ def _over_ratio(data: RunData) -> list[str]:
     if most is None or found is None or found <= most:
         return []
     return [
-        f"the first token takes {found:.1f} times as long beside a {_roles(data).pressing}, {most:g} are allowed"
+        f"the first token takes {found:.1f} times as long {_roles(data).beside}, {most:g} are allowed"
     ]
 
 

@@ -65,7 +65,7 @@ def judge(data: RunData) -> Verdict:
         gaps.append(
             f"no load up to {load_words(found['knee'], unit)} missed an objective: raise --most"
         )
-    return verdict(failures, gaps, [*_notes(held), *cache_notes(data.records)])
+    return verdict(failures, gaps, [*_notes(data, held), *cache_notes(data.records)])
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -189,6 +189,11 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
         for one in held
         if one.step.outcome == "unclear" and one.client is None
     ]
+    gaps += [
+        f"not monotone: {low:g} was bad and {high:g} was good: the node or the machine is unsteady, run it again"
+        for low, high in contradictions(_search(data, held).tried)[:1]
+        if high > low
+    ]
     left = _search(data, held).next()
     if left is not None:
         unit = data.info.options["by"]
@@ -198,16 +203,11 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
     return gaps
 
 
-def _notes(held: Sequence[Held]) -> list[str]:
-    tried = Search(1, 1, 1, whole=False)
-    for one in held:
-        tried.take(one.step.load, one.step.outcome)
-    pairs = contradictions(tried.tried)
-    if not pairs:
-        return []
-    low, high = pairs[0]
+def _notes(data: RunData, held: Sequence[Held]) -> list[str]:
     return [
-        f"not monotone: {low:g} was bad once and {high:g} was good: the node or the machine is unsteady"
+        f"{low:g} was bad once and good once: the node or the machine is unsteady"
+        for low, high in contradictions(_search(data, held).tried)
+        if high == low
     ]
 
 

@@ -1,11 +1,12 @@
 """A burst over the node's capacity: what it answered meanwhile, and how soon it was its old self again.
 
-In the burst, refusals that say when to come back are right answers; silence, resets and 5xx are not. Afterwards the
-median first token must fall back to near the baseline and stay there.
+In the burst and while its queue is worked off, refusals that say when to come back are right answers; silence, resets
+and 5xx are not. Afterwards the median first token must fall back to near the baseline and stay there.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -108,13 +109,13 @@ def recovered(data: RunData) -> tuple[float | None, float | None]:
     """Seconds from the burst's last request until the first token stayed near the baseline, and the share of the
     baseline's answers a second from then on; None: never, or not known.
     """
-    before, after = (_answered(data.records, name) for name in (BASELINE, RECOVERY))
+    before, after = _answered(data.records, BASELINE), _tried(data.records, RECOVERY)
     burst = [one.t_send for one in data.records if one.name == BURST]
     if len(before) < RUN or len(after) < RUN or not burst:
         return None, None
     half = statistics.median(one.ttft or 0.0 for one in before)
     limit = max(data.info.options["tolerance"] * half, half + FLOOR)
-    start = settled([one.ttft or 0.0 for one in after], limit)
+    start = settled([math.inf if one.ttft is None else one.ttft for one in after], limit)
     if start is None:
         return None, None
     rate, usual = _rate(after[start:]), _rate(before)
@@ -153,6 +154,12 @@ def _phase(records: Sequence[RequestRecord], name: str) -> Phase:
 
 def _answered(records: Sequence[RequestRecord], name: str) -> list[RequestRecord]:
     own = [one for one in records if one.name == name and one.expected and one.ttft is not None]
+    return sorted(own, key=lambda one: one.t_send)
+
+
+def _tried(records: Sequence[RequestRecord], name: str) -> list[RequestRecord]:
+    """Refused ones too: they are no answers, so it has not recovered."""
+    own = [one for one in records if one.name == name and not one.cancelled]
     return sorted(own, key=lambda one: one.t_send)
 
 

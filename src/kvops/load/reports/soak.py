@@ -16,7 +16,9 @@ from rich.text import Text
 from kvops.load.records import RequestRecord, ServerSample
 from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
-from kvops.load.reports.slo import cache_notes, client_gaps, slo_reasons
+from kvops.load.reports.slo import cache_notes, claims, client_gaps, slo_reasons
+from kvops.load.reports.slo import table as claims_table
+from kvops.load.slo import Slo
 from kvops.load.statistics import Trend, after_warm_up, trend, warm_up, window_seconds
 from kvops.units import format_duration, format_ratio
 
@@ -81,7 +83,8 @@ def body(data: RunData) -> RenderableType:
             else Text("✔ steady", style="green")
         )  # fmt: skip
         table.add(one.name, *shown, format_ratio(one.allowed), mark)
-    return Group(table, Text(warm_up(data.records).statement))
+    found = claims(data.records, Slo.of(data.info.options))
+    return Group(table, claims_table(found)) if found else table
 
 
 def drifts(data: RunData) -> list[Drift]:

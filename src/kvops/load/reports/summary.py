@@ -130,11 +130,7 @@ def _numbers(found: Analysis) -> RenderableType:
 
 
 def _basis(found: Analysis) -> Text:
-    claims = (
-        f"{name} p{100 * one.share:g} <= {format_duration(one.bound)}: {one}"
-        for name, one in found.objectives.items()
-    )
-    return Text("\n".join([*claims, *basis(found)]), style="dim")
+    return Text("\n".join(basis(found)), style="dim")
 
 
 def _series(table: Columns, title: str, one: Series) -> None:

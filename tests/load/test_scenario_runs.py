@@ -1,0 +1,213 @@
+"""Every scenario once for real, short: a locust process against a node without a model, judged by its own report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvops import testing
+from kvops.load import launcher, runs, scenarios
+from kvops.load.reports import base, summary
+from kvops.testing import FaultyNode
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[FaultyNode]:
+    with testing.serve(settings={"runtime.max_queue": 4, "runtime.max_batch_size": 4}) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def home(kvops_home: Path) -> Path:
+    """Runs are kept in a folder of the test's own."""
+    return kvops_home
+
+
+def load(
+    node: FaultyNode, name: str, *options: str, users: int | None = None, duration: float | None = None,
+    key: bool = True,
+) -> base.RunData:  # fmt: skip
+    chosen = scenarios.find(name)
+    plan = launcher.Plan(
+        scenario=chosen, target=node.target(key=key), options=chosen.parse(options),
+        users=users or chosen.users, duration=duration or chosen.duration, seed=7,
+        pacing=chosen.pacing or launcher.Pacing(),
+    )  # fmt: skip
+    made = launcher.run(plan, lambda _: None, threading.Event())
+    assert made.info.status == "finished", made.info.reason
+    return base.read(made)
+
+
+def outcome(data: base.RunData) -> str:
+    """A busy machine makes the client late, which is right to say and not what is looked at here."""
+    verdict = summary.judge(msgspec.structs.replace(data, client=[]))
+    assert summary.as_json(data)["report"] is not None
+    return f"{verdict.outcome}: {' | '.join(verdict.reasons)}"
+
+
+def facts(data: base.RunData) -> dict[str, Any]:
+    return summary.REPORTS[data.info.report].facts(data)
+
+
+def test_malformed_input(node: FaultyNode) -> None:
+    data = load(node, "malformed_input")
+    assert outcome(data) == "pass: "
+    assert len(data.records) == 1 + 3 * len(facts(data)["cases"])
+
+
+def test_long_document(node: FaultyNode) -> None:
+    data = load(node, "long_document", "--lengths", "64,128", "--repeats", "5", "--max-tokens", "2")
+    assert outcome(data) == "pass: "
+    rows = facts(data)["lengths"]
+    assert [row["length"] - row["tokens"] for row in rows] == pytest.approx([0, 0], abs=4)
+
+
+def test_shared_prefix(node: FaultyNode) -> None:
+    data = load(node, "shared_prefix", "--groups", "2", "--prompts", "5", "--prefix-tokens", "300")
+    assert outcome(data) == "pass: "
+    assert facts(data)["hit_share"] > 0.6
+
+
+def test_agent_loop(node: FaultyNode) -> None:
+    data = load(node, "agent_loop", "--loops", "2", "--turns", "4")
+    assert outcome(data) == "pass: "
+    sizes = [turn["prompt_tokens"] for turn in facts(data)["turns"]]
+    assert sizes == sorted(sizes)
+    assert facts(data)["reuse"] > 0.9
+
+
+def test_batch_offline(node: FaultyNode) -> None:
+    data = load(node, "batch_offline", "--requests", "30", "--max-tokens", "8", users=4)
+    assert outcome(data) == "pass: "
+    assert facts(data)["output_tokens"] == 30 * 8
+
+
+def test_chat_online_by_plain_locust(node: FaultyNode, home: Path) -> None:
+    scenario = scenarios.find("chat_online").path
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(scenario),
+        "--headless",
+        "--only-summary",
+        "-H",
+        node.url,
+    ]
+    options = ["--think", "0.1s", "--run-time", "4s", "--max-tokens", "4"]
+    result = subprocess.run(
+        [*command, *options], env=os.environ | {"KVOPS_HOME": str(home)}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    data = base.read(runs.find(None))
+    assert data.info.pacing.kind == "poisson"
+    assert data.info.users == 1
+    assert data.records
+    assert all(one.t_intended is not None for one in data.records if one.name == "turn 1")
+    assert outcome(data).startswith("inconclusive: ")
+
+
+def test_soak(node: FaultyNode) -> None:
+    data = load(node, "soak", "--max-tokens", "4", "--prompt-tokens", "40", duration=3)
+    assert "say nothing of drift" in outcome(data)
+    assert facts(data)["drifts"][0]["trend"]["points"] >= 8
+
+
+def test_whale_and_minnows(node: FaultyNode) -> None:
+    data = load(
+        node,
+        "whale_and_minnows",
+        "--phase-seconds",
+        "2",
+        "--max-tokens",
+        "2",
+        "--slo-percentile",
+        "0.8",
+    )
+    assert outcome(data) == "pass: "
+    sides = facts(data)["sides"]
+    assert all(side["answered"] for side in sides)
+    assert sides[2]["prompt_tokens"] / sides[2]["answered"] == pytest.approx(1500, rel=0.15)
+
+
+def test_noisy_tenant_with_keys(home: Path) -> None:
+    with testing.serve(keys=True) as node:
+        keys = home / "keys"
+        home.mkdir(exist_ok=True)
+        keys.write_text(f"# by name\nquiet {testing.KEY}\nnoisy {testing.OTHER_KEY}\n")
+        options = ("--tenant-keys", str(keys), "--phase-seconds", "2", "--slo-percentile", "0.8")
+        data = load(node, "noisy_tenant", *options, users=9)
+    assert outcome(data) == "pass: "
+    assert facts(data)["sides"][2]["refused"] > 0, "the noisy tenant met its bound"
+    for file in data.folder.iterdir():
+        assert testing.KEY.encode() not in file.read_bytes()
+
+
+def test_burst_and_recover(node: FaultyNode) -> None:
+    seconds = ("--baseline-seconds", "1", "--burst-seconds", "1", "--recovery-seconds", "2")
+    data = load(node, "burst_and_recover", *seconds, "--max-tokens", "2", users=40)
+    assert outcome(data) == "pass: "
+    assert facts(data)["overloaded"]
+
+
+STORM = ("--storm-seconds", "1.5", "--settle", "1s", "--patience", "100ms")
+
+
+def test_disconnect_storm(node: FaultyNode) -> None:
+    data = load(node, "disconnect_storm", *STORM, users=4)
+    assert outcome(data) == "pass: "
+    found = facts(data)
+    assert found["hung_up"] >= 10
+    assert found["after"]["used"] == found["before"]["used"] == 0
+
+
+def test_a_node_that_leaks_fails_the_disconnect_storm() -> None:
+    with testing.serve("leaks_after_disconnect") as node:
+        data = load(node, "disconnect_storm", *STORM, users=4)
+    assert outcome(data).startswith("fail: ")
+    assert "still" in outcome(data)
+
+
+def test_ramp_to_knee(node: FaultyNode) -> None:
+    """The node runs four and lets four wait: what is refused bounds it."""
+    steps = ("--start", "4", "--most", "16", "--step-seconds", "0.5", "--resolution", "0.5")
+    data = load(node, "ramp_to_knee", *steps, "--max-tokens", "4", "--slo-percentile", "0.8")
+    assert outcome(data) == "pass: "
+    found = facts(data)
+    assert 4 <= found["knee"] < found["first_bad"] <= 16
+    assert "queue" in found["limits"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", scenarios.names())
+def test_every_scenario_runs_by_plain_locust(node: FaultyNode, home: Path, name: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(scenarios.find(name).path),
+        "--headless",
+        "--only-summary",
+    ]
+    result = subprocess.run(
+        [*command, "-H", node.url, "--run-time", "5s"], env=os.environ | {"KVOPS_HOME": str(home)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    data = base.read(runs.find(None))
+    assert data.info.users == (1 if name == "chat_online" else scenarios.find(name).users)
+    assert data.records
+    assert not any(one.failed for one in data.records), [
+        one.error for one in data.records if one.failed
+    ]
