@@ -30,6 +30,8 @@ from tests.load.made import answer, busy_client, lost, refused, run
 def shown(report: Any, data: RunData) -> str:
     """The report's body and its JSON: both must come out whatever the run holds."""
     json.dumps(report.facts(data), allow_nan=False)
+    if data.records and hasattr(report, "plots"):
+        assert all(plot.title for plot in report.plots(data))
     console = Console(width=120, file=io.StringIO())
     with console.capture() as captured:
         console.print(report.body(data), soft_wrap=True)

@@ -35,6 +35,7 @@ class Case(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     """Of a prompt that the node must accept and compute."""
     path: str = COMPLETIONS
+    content_type: str = "application/json"
 
 
 def length_cases(model: str, limit: int, *, seed: int) -> list[Case]:

@@ -12,6 +12,7 @@ import gevent
 from kvops.load import node_view
 from kvops.load.exchange import Exchange
 from kvops.load.injection import Case
+from kvops.load.locust_session import Call
 from kvops.load.locust_user import NodeUser, Outcome, PlanUser
 from kvops.load.records import ErrorClass
 
@@ -70,7 +71,9 @@ class InjectingUser(PlanUser):
         self.canary.ask("canary before all")
 
     def step(self, case: Case) -> None:
-        self.complete(case.path, case.body(), case.name, _judge_by(case))
+        client = self.client.with_headers({"Content-Type": case.content_type})
+        call = Call(name=case.name, user=self.number, judge=_judge_by(case))
+        self.session.send(client, case.path, case.body(), call)
         self.canary.ask(f"canary after {case.name}")
         self.get(self.alive, f"livez after {case.name}", is_alive)
 

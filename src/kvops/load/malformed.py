@@ -31,6 +31,7 @@ def cases(model: str) -> list[Case]:
         *_absurd_numbers(model),
         *_odd_text(model),
         *_wrong_messages(model),
+        *_wrong_types_of_content(model),
         *_unknown_names(model),
     ]
 
@@ -113,6 +114,21 @@ def _wrong_messages(model: str) -> list[Case]:
     ]
 
 
+def _wrong_types_of_content(model: str) -> list[Case]:
+    """A sound body: a node may read it all the same."""
+    kinds = {
+        "content type text": "text/plain",
+        "content type form": "application/x-www-form-urlencoded",
+        "content type nonsense": "no/such; charset=none; ;;",
+    }
+    return [
+        Case(
+            name, _body(model, {}), _answered_or_refused, "an answer, 400 or 415", content_type=kind
+        )
+        for name, kind in kinds.items()
+    ]
+
+
 def _unknown_names(model: str) -> list[Case]:
     named = "400 naming the field"
     unknown_model = _body("no-such-model", {})
@@ -142,7 +158,7 @@ def _either(name: str, body: Callable[[], bytes]) -> Case:
 def _answered_or_refused(got: Exchange) -> str | None:
     if got.status == 200 and got.error_class is None:
         return None
-    return None if got.status in (400, 422) else unexpected(got, EITHER)
+    return None if got.status in (400, 415, 422) else unexpected(got, EITHER)
 
 
 def _names(field: str) -> Judge:

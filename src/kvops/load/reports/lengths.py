@@ -12,6 +12,7 @@ from kvops.load.growth import Growth, Point, growths
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import cache_notes, client_gaps
 from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
@@ -77,6 +78,20 @@ def body(data: RunData) -> RenderableType:
             UNKNOWN if one is None else f"{one.predicted * limit:.1f}x",
         )  # fmt: skip
     return table
+
+
+def plots(data: RunData) -> list[Plot]:
+    found, allowed = rows(data), {one.after.length: one for one in growth(data)}
+    limit = data.info.options["max_jump"]
+    lengths: list[float] = [row.tokens or row.length for row in found]
+    times: dict[str, list[float | None]] = {
+        "first token p50": [number(row.ttft.p50) for row in found],
+        "may take": [
+            allowed[at].before.seconds * allowed[at].predicted * limit if at in allowed else None
+            for at in lengths
+        ],
+    }
+    return [lines("First token by length", lengths, times, across="prompt, tokens", up="seconds")]
 
 
 def rows(data: RunData) -> list[Row]:

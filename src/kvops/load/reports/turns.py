@@ -12,8 +12,9 @@ from rich.console import RenderableType
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import client_gaps
-from kvops.load.reports.spread import cells
+from kvops.load.reports.spread import cells, number
 from kvops.load.statistics import Series, series
 from kvops.units import format_ratio, format_whole
 
@@ -63,6 +64,25 @@ def body(data: RunData) -> RenderableType:
         reuse = UNKNOWN if one.reuse is None else format_ratio(one.reuse)
         table.add(str(one.turn), str(one.answered), tokens, reuse, *cells(one.ttft))
     return table
+
+
+def plots(data: RunData) -> list[Plot]:
+    found = turns(data.records)
+    numbers: list[float] = [one.turn for one in found]
+    times: dict[str, list[float | None]] = {
+        "first token p50": [number(one.ttft.p50) for one in found]
+    }
+    reuse = {"reused": [one.reuse for one in found]}
+    return [
+        lines("First token by turn", numbers, times, across="turn", up="seconds"),
+        lines(
+            "Share of the turn before that came from the cache",
+            numbers,
+            reuse,
+            across="turn",
+            up="share",
+        ),
+    ]
 
 
 def turns(records: Sequence[RequestRecord]) -> list[Turn]:
