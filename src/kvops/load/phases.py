@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 
@@ -39,8 +37,3 @@ class Timetable(msgspec.Struct, frozen=True):
                 return phase.seconds - elapsed
             elapsed -= phase.seconds
         return 0.0
-
-
-def in_windows(times: Sequence[float], start: float, width: float) -> list[int]:
-    """Index of the window of `width` seconds that each time falls into; the first starts at `start`."""
-    return [int((at - start) // width) for at in times]
