@@ -53,12 +53,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def default_model_home() -> Path:
     """A KVOPS_HOME in which smollm2-135m is pulled; kept between runs, one for all that run side by side."""
     MODEL_HOME.mkdir(parents=True, exist_ok=True)
-    with (MODEL_HOME / "lock").open("w") as lock:
+    this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    with (MODEL_HOME / "lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        result = run_kvops(
-            "model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600
-        )
-    assert result.returncode == 0, result.stderr
+        lock.seek(0)
+        if this_run is None or lock.read() != this_run:
+            result = run_kvops(
+                "model", "pull", "smollm2-135m", env={"KVOPS_HOME": str(MODEL_HOME)}, timeout=600
+            )
+            assert result.returncode == 0, result.stderr
+            lock.truncate(0)
+            lock.write(this_run or "")
     return MODEL_HOME
 
 

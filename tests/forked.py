@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -17,33 +19,76 @@ from pathlib import Path
 REPO = Path(__file__).parent.parent
 
 
+class Process:
+    """What of `subprocess.Popen` a test of a running command needs; `wait` raises TimeoutExpired."""
+
+    def __init__(
+        self, *args: str, environment: dict[str, str], out: int, err: int, own_session: bool = False
+    ) -> None:
+        """`out`, `err`: descriptors that its output goes to."""
+        self.args = args
+        self.returncode: int | None = None
+        self._told = socket.socket(socket.AF_UNIX)
+        self._told.connect(_zygote())
+        asked = {
+            "arguments": args,
+            "environment": environment,
+            "folder": str(Path.cwd()),
+            "own_session": own_session,
+        }
+        with open(os.devnull) as nothing:
+            streams = [nothing.fileno(), out, err]
+            socket.send_fds(self._told, [json.dumps(asked).encode()], streams)
+        self.pid = int(self._line())
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._line())
+            self._told.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _line(self) -> bytes:
+        said = b""
+        while not said.endswith(b"\n"):
+            part = self._told.recv(1)
+            assert part, "the zygote has ended"
+            said += part
+        return said
+
+
 def run(
     *args: str, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run`, with standard input empty and output captured as text."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with open(os.devnull) as nothing, socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(_zygote())
-            asked = {"arguments": args, "environment": environment, "folder": str(Path.cwd())}
-            streams = [nothing.fileno(), out.fileno(), err.fileno()]
-            socket.send_fds(connection, [json.dumps(asked).encode()], streams)
-            code = _wait(connection, args, timeout)
+        process = Process(*args, environment=environment, out=out.fileno(), err=err.fileno())
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
         said = []
         for file in (out, err):
             file.seek(0)
             said.append(file.read().decode().replace("\r\n", "\n"))
     return subprocess.CompletedProcess(args, code, *said)
-
-
-def _wait(connection: socket.socket, args: tuple[str, ...], timeout: float) -> int:
-    with connection.makefile() as told:
-        pid = int(told.readline())
-        connection.settimeout(timeout)
-        try:
-            return int(told.readline())
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(args, timeout) from None
 
 
 @cache

@@ -41,7 +41,7 @@ def run_kvops(
 class RunningNode:
     home: Path
     name: str
-    process: subprocess.Popen[str]
+    process: forked.Process
     log: Path
     url: str = ""
     control_url: str = ""
@@ -86,10 +86,9 @@ def start_node(
     log = home / f"{name}.out"
     env = {"KVOPS_HOME": str(home)}
     with log.open("w") as out:
-        process = subprocess.Popen(
-            [*KVOPS, "node", "start", "-c", str(config)],
-            env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+        process = forked.Process(
+            "node", "start", "-c", str(config), environment=dict(os.environ) | env,
+            out=out.fileno(), err=out.fileno(), own_session=True,
         )  # fmt: skip
     node = RunningNode(home, name, process, log, env=env)
     _wait_ready(node, timeout)

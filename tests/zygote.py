@@ -21,7 +21,7 @@ from pathlib import Path
 # What most commands import once they are called. None of it may read the environment or start a thread.
 IMPORTED = (
     "kvops.cli.main", "kvops.cli.node", "kvops.cli.progress", "kvops.config.history", "kvops.config.load",
-    "kvops.models.pull", "kvops.models.store", "kvops.registry", "kvops.telemetry.clients.kvops",
+    "kvops.models.pull", "kvops.models.store", "kvops.node.daemon", "kvops.registry", "kvops.telemetry.clients.kvops",
     "kvops.telemetry.targets", "kvops.verify.order", "httpx", "rich.console", "rich.table",
 )  # fmt: skip
 REQUEST_BYTES = 1 << 20
@@ -80,6 +80,8 @@ def _become(asked: dict[str, object], files: list[int], running: selectors.BaseS
     os.environ.update(asked["environment"])  # type: ignore[call-overload]
     time.tzset()
     os.chdir(str(asked["folder"]))
+    if asked["own_session"]:
+        os.setsid()
     for standard, file in enumerate(files):
         os.dup2(file, standard)
         os.close(file)
