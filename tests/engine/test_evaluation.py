@@ -112,7 +112,7 @@ def test_a_number_that_is_none_ends_it(tiny_model: Path) -> None:
 def test_the_default_model_keeps_its_quality(default_model_home: Path) -> None:
     gguf = next((default_model_home / "data").rglob("*.gguf"))
     tokenizer = load_tokenizer(gguf)
-    text = windows(shipped_corpus(), tokenizer, 512, 8192)
+    text = windows(shipped_corpus(), tokenizer, 512, 2048)
     prompt = tokenizer.encode(
         "<|im_start|>user\nThe code of the red door is 4071853. What is the code of the red door?"
         "<|im_end|>\n<|im_start|>assistant\n",

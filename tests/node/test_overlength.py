@@ -125,21 +125,21 @@ def test_a_node_may_cut_by_default(cutting_node: RunningNode) -> None:
 
 @pytest.mark.model
 def test_a_needle_is_found_only_where_it_was_kept(default_model_home: Path, tmp_path: Path) -> None:
-    """Of 1,500 tokens about 1,000 fit, the middle goes: what lay there is gone, and the answer says so."""
+    """Of 750 tokens about 500 fit, the middle goes: what lay there is gone, and the answer says so."""
     (tmp_path / "data").symlink_to(default_model_home / "data")
     settings: dict[str, object] = {
-        "model": {"name": "smollm2-135m", "max_context_length": 1024},
+        "model": {"name": "smollm2-135m", "max_context_length": 512},
         "runtime": {"over_length": "truncate_middle"},
     }
     node = start_node(tmp_path, settings, name="needles")
     try:
         found = {
-            depth: [_recalls(node, seed, depth) for seed in range(3)] for depth in (10, 50, 90)
+            depth: [_recalls(node, seed, depth) for seed in range(2)] for depth in (10, 50, 90)
         }
     finally:
         node.stop()
-    assert found[50] == [False] * 3
-    assert sum(found[10]) + sum(found[90]) >= 4
+    assert found[50] == [False] * 2
+    assert sum(found[10]) + sum(found[90]) >= 3
 
 
 def _recalls(node: RunningNode, seed: int, depth: float) -> bool:
@@ -149,8 +149,8 @@ def _recalls(node: RunningNode, seed: int, depth: float) -> bool:
     def tokens(text: str) -> int:
         return count(node, messages=[{"role": "user", "content": text}])
 
-    prompt = build(source, needle, 1500, depth, tokens)
+    prompt = build(source, needle, 750, depth, tokens)
     answer = chat(node, prompt.text, max_tokens=24, ignore_eos=False)
     removed = int(answer.headers["x-kvops-truncated"])
-    assert prompt.tokens - removed + 24 == 1024
+    assert prompt.tokens - removed + 24 == 512
     return needle.value in answer.json()["choices"][0]["message"]["content"]
