@@ -1,0 +1,157 @@
+"""Is the node its old self again, and soon, after a burst far over its capacity?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from pydantic import Field
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports import recovery
+from kvops.load.reports.base import RunData
+from kvops.telemetry.snapshot import Known
+from kvops.units import format_duration, format_ratio
+from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive
+from kvops.verify.context import Context
+from kvops.verify.driven import artifact, drive, kept, trusted
+
+SCENARIO = "burst_and_recover"
+SETTLED = 2 * recovery.RUN
+"""Answers after the burst of which the last few must be as before."""
+
+
+class RecoversParameters(Parameters):
+    users: int | None = Field(default=None, ge=2, le=10_000)
+    """In the burst. Default: half as many again as the node runs and lets wait, up to `max_users`."""
+    max_users: int = Field(default=160, ge=2, le=10_000)
+    baseline: float = Field(default=4.0, ge=0.5)
+    """Seconds of one user alone before the burst."""
+    burst: float = Field(default=4.0, ge=0.5)
+    """Seconds for which the crowd asks."""
+    within: float = Field(default=30.0, gt=0)
+    """Seconds after the burst until first tokens and throughput must be back."""
+    tolerance: float = Field(default=2.0, gt=1)
+    """Times the first token of before."""
+    throughput: float = Field(default=0.6, gt=0, le=1)
+    """Share of the answers a second of before."""
+    prompt_tokens: int = Field(default=48, ge=16)
+    max_tokens: int = Field(default=8, ge=2)
+
+
+async def recovers(context: Context, parameters: RecoversParameters) -> Outcome:
+    users = await _crowd(context, parameters)
+    for last in (False, True):
+        data = trusted(await _burst(context, parameters, users))
+        outcome = recovery.judge(data)
+        if outcome.outcome == "pass" or last:
+            break
+    return judge(data, parameters)
+
+
+async def _crowd(context: Context, parameters: RecoversParameters) -> int:
+    if parameters.users is not None:
+        return parameters.users
+    if context.node is not None:
+        queue = (await context.node.snapshot()).queue
+        if isinstance(queue, Known):
+            capacity = queue.value.max_running + queue.value.max_waiting
+            return min(parameters.max_users, max(8, capacity * 3 // 2))
+    return parameters.max_users
+
+
+async def _burst(context: Context, parameters: RecoversParameters, users: int) -> RunData:
+    p = parameters
+    options = {
+        "base_users": 1,
+        "baseline_seconds": p.baseline,
+        "burst_seconds": p.burst,
+        "recovery_seconds": p.within + 10,
+        "recover_within": p.within,
+        "tolerance": p.tolerance,
+        "min_throughput": p.throughput,
+        "prompt_tokens": str(p.prompt_tokens),
+        "max_tokens": str(p.max_tokens),
+    }
+    return await drive(
+        context,
+        SCENARIO,
+        users=users,
+        duration=None,
+        options=options,
+        enough=lambda records: is_back(records, p),
+    )
+
+
+def is_back(records: Sequence[RequestRecord], parameters: RecoversParameters) -> bool:
+    """The last answers after the burst come as soon, and are as soon over, as those before it."""
+    before, after = (
+        [one for one in records if one.name == phase and one.expected and one.ttft is not None]
+        for phase in (recovery.BASELINE, recovery.RECOVERY)
+    )
+    if len(before) < recovery.RUN or len(after) < SETTLED:
+        return False
+    after = sorted(after, key=lambda one: one.t_send)[-recovery.RUN :]
+    first, usual = (median(one.ttft or 0.0 for one in some) for some in (after, before))
+    whole, usually = (median(one.e2e for one in some) for some in (after, before))
+    return first <= parameters.tolerance * usual and whole * parameters.throughput <= usually
+
+
+def judge(data: RunData, parameters: RecoversParameters) -> Outcome:
+    found, verdict = recovery.facts(data), recovery.judge(data)
+    phases = {one["name"]: one for one in found["phases"]}
+    n = len(data.records)
+    evidence = kept(data) | found
+    expected = (
+        f"first tokens within {parameters.tolerance:g} × and {format_ratio(parameters.throughput)} of the "
+        f"throughput of before, {format_duration(parameters.within)} after"
+    )
+    if verdict.outcome == "fail":
+        fail(
+            observed="; ".join(verdict.reasons[:3]),
+            expected=expected,
+            remedy="an overload leaves the node slow: see queue and KV over the time of the run, and whether waiting "
+            "work of clients that have gone is dropped (runtime.queue_timeout, disconnect.frees)",
+            n=n,
+            **evidence,
+        )
+    if verdict.outcome == "inconclusive":
+        inconclusive(
+            "; ".join(verdict.reasons),
+            expected=expected,
+            remedy="raise users or burst in the profile",
+            n=n,
+            **evidence,
+        )
+    burst = phases[recovery.BURST]
+    back, share = found["recovered_after"], found["throughput_share"]
+    after = [one for one in data.records if one.name == recovery.RECOVERY and one.expected]
+    return Outcome(
+        verdict="pass",
+        observed=f"back {format_duration(back)} after a burst of {data.info.users} users ({burst['answered']} "
+        f"answered, {burst['refused']} refused), with {format_ratio(share)} of the throughput",
+        expected=expected,
+        unit="seconds",
+        n=n,
+        evidence=evidence,
+        samples={
+            "ttft.recovered": Samples.of(
+                (one.ttft for one in after if one.ttft is not None),
+                unit="seconds",
+                direction="lower",
+            )
+        },
+        artifacts=(artifact(data),),
+    )
+
+
+RECOVERS = Check(
+    id="load.recovers",
+    title="Recovers from overload",
+    purpose="After a burst far over capacity first tokens and throughput come back to what they were.",
+    parameters=RecoversParameters,
+    run=recovers,
+    area="V5",
+    typical=25.0,
+    needs=("idle node", "load"),
+)

@@ -1,0 +1,203 @@
+"""Does the node stay as fast under a load that goes on, and alive whatever is thrown at it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from kvops.load.records import RequestRecord
+from kvops.load.reports import injection as injected
+from kvops.load.reports.base import RunData
+from kvops.load.statistics import after_warm_up, tpot, trend, warm_up
+from kvops.units import format_duration, format_ratio
+from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive
+from kvops.verify.context import Context
+from kvops.verify.driven import artifact, drive, kept
+from kvops.verify.restarts import engine_restarts
+from kvops.verify.soaked import SoakParameters, soak, soaked
+
+WINDOWS = 20
+LIMIT_CASES = ("limit-1", "limit")
+"""Cases of the oversize scenario that compute a prompt of the whole limit."""
+
+
+class DriftParameters(SoakParameters):
+    drift: float = Field(default=0.5, gt=0)
+    """Share by which the median first token or pace may surely grow over the soak."""
+    floor: float = Field(default=0.02, ge=0)
+    """Seconds of the first token that are never a drift; of the pace a tenth."""
+    max_errors: float = Field(default=0.0, ge=0, le=1)
+
+
+async def steady(context: Context, parameters: DriftParameters) -> Outcome:
+    restarts = await engine_restarts(context)
+    data = (await soaked(context, parameters)).data
+    _require_answers(data, parameters)
+    drifts = drifting(data.records, parameters)
+    noisy = bool(drifts)
+    if noisy:
+        # A machine that others begin to use slows down once; a node that wears out does so again.
+        data = (await soak(context, parameters)).data
+        again = drifting(data.records, parameters)
+        drifts = {name: text for name, text in again.items() if name in drifts}
+    now = await engine_restarts(context)
+    if drifts or now != restarts:
+        died = [] if now == restarts else [f"engine restarts went from {restarts} to {now}"]
+        fail(
+            observed="; ".join([*drifts.values(), *died]),
+            expected=f"no growth over {format_ratio(parameters.drift)}, no restart",
+            remedy="something piles up: see memory and KV over the time of the run, `kvops load show` of its folder, "
+            "and kvops node logs",
+            n=len(data.records),
+            **kept(data),
+        )
+    return _steady(data, noisy, parameters)
+
+
+def _require_answers(data: RunData, parameters: DriftParameters) -> None:
+    asked = [one for one in data.records if not one.cancelled]
+    failed = [one for one in asked if one.failed]
+    if not asked:
+        inconclusive(
+            "no request came to an end",
+            expected="answers",
+            remedy="see load.concurrency",
+            n=0,
+            **kept(data),
+        )
+    if len(failed) > parameters.max_errors * len(asked):
+        classes = sorted({str(one.error_class) for one in failed})
+        fail(
+            observed=f"{len(failed)} of {len(asked)} requests failed: {', '.join(classes)}",
+            expected=f"at most {format_ratio(parameters.max_errors)}",
+            remedy="see kvops node logs for the requests' errors",
+            n=len(asked),
+            **kept(data),
+        )
+
+
+def drifting(records: Sequence[RequestRecord], parameters: DriftParameters) -> dict[str, str]:
+    """First-token time and pace, where either surely grew by more than is allowed."""
+    typical = after_warm_up(records, warm_up(records))
+    good = [one for one in typical if one.expected and one.ttft is not None]
+    measures = {
+        "first token": ([(one.t_send, one.ttft or 0.0) for one in good], parameters.floor),
+        "time a token": (
+            [(one.t_send, pace) for one in good if (pace := tpot(one)) is not None],
+            parameters.floor / 10,
+        ),
+    }
+    found = {}
+    for name, (points, floor) in measures.items():
+        one = trend([at for at, _ in points], [value for _, value in points], points=WINDOWS)
+        if one is None or one.surest_change is None or one.change is None:
+            continue
+        if one.surest_change > parameters.drift and one.slope * one.span > floor:
+            found[name] = (
+                f"{name} grew by {format_ratio(one.change)} of {format_duration(one.level)} in "
+                f"{format_duration(one.span)}, surely by {format_ratio(one.surest_change)}"
+            )
+    return found
+
+
+def _steady(data: RunData, noisy: bool, parameters: DriftParameters) -> Outcome:
+    good = [one for one in data.records if one.expected and one.ttft is not None]
+    one = trend([r.t_send for r in good], [r.ttft or 0.0 for r in good], points=WINDOWS)
+    if one is None:
+        inconclusive(
+            f"{len(good)} answers are too few for a trend",
+            expected="answers over the whole soak",
+            remedy="raise seconds in the profile",
+            n=len(good),
+            **kept(data),
+        )
+    change = one.change or 0.0
+    return Outcome(
+        verdict="pass",
+        observed=f"first token {'+' if change >= 0 else '-'}{format_ratio(abs(change))} over "
+        f"{format_duration(one.span)} and {len(data.records)} requests; none failed",
+        expected=f"no growth over {format_ratio(parameters.drift)}, no failure",
+        n=len(data.records),
+        evidence=kept(data) | {"change": change, "surely": one.surest_change, "noisy": noisy},
+        samples={
+            "ttft.soak": Samples.of(
+                (r.ttft or 0.0 for r in good), unit="seconds", direction="lower"
+            )
+        },
+        artifacts=(artifact(data),),
+    )
+
+
+class InjectionParameters(Parameters):
+    max_prompt_tokens: int = Field(default=4096, ge=16)
+    """Of prompts that are within the limit and must be computed; longer ones are left to resp.near_limit."""
+
+
+async def injection(context: Context, parameters: InjectionParameters) -> Outcome:
+    restarts = await engine_restarts(context)
+    options = {"max_prompt_tokens": parameters.max_prompt_tokens}
+    runs = [
+        await drive(context, "oversize_injection", users=1, duration=None, options=options),
+        await drive(context, "malformed_input", users=1, duration=None),
+    ]
+    return judge_injection(runs, restarts, await engine_restarts(context))
+
+
+def judge_injection(runs: Sequence[RunData], before: int | None, after: int | None) -> Outcome:
+    records = [one for run in runs for one in run.records if not one.cancelled]
+    wrong = [f"{one.name}: {one.error_class}" for one in records if one.failed]
+    if before != after:
+        wrong.append(f"engine restarts went from {before} to {after}")
+    n = len(records)
+    evidence = {"runs": [kept(run) for run in runs], "wrong": wrong, "restarts": [before, after]}
+    if wrong:
+        fail(
+            observed="; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if wrong[4:] else ""),
+            expected="the right refusal for each, a canary after it answered as before, no restart",
+            remedy="odd input harms the node: see kvops node logs of that time, and refuse such input before it",
+            n=n,
+            **evidence,
+        )
+    untried = [name for run in runs for name in injected.facts(run)["not_tried"]]
+    missing = [name for name in untried if name not in LIMIT_CASES]
+    if missing or not n:
+        inconclusive(
+            f"not tried: {', '.join(missing) or 'anything'}",
+            expected="every case",
+            remedy="the node does not say its limit, or the run ended first: raise the timeout in the profile",
+            n=n,
+            **evidence,
+        )
+    note = "" if not untried else "; prompts of the whole limit not computed: profile bound"
+    tried = sum(len(injected.facts(run)["cases"]) for run in runs)
+    return Outcome(
+        verdict="pass",
+        observed=f"{tried} injections answered rightly, the node as before after each{note}",
+        expected="the right refusal for each, and a node that lives on",
+        n=n,
+        evidence=evidence,
+        artifacts=tuple(artifact(run) for run in runs),
+    )
+
+
+SOAK = Check(
+    id="load.soak",
+    title="Steady under load",
+    purpose="Under a load that goes on neither first tokens nor pace get slower, and no request fails.",
+    parameters=DriftParameters,
+    run=steady,
+    area="V10",
+    typical=50.0,
+    needs=("idle node", "load"),
+)
+INJECTION = Check(
+    id="stability.injection",
+    title="Survives injections",
+    purpose="Prompts far too long and malformed requests are refused rightly, and the node answers on as before.",
+    parameters=InjectionParameters,
+    run=injection,
+    area="V10",
+    typical=20.0,
+    needs=("load",),
+)
