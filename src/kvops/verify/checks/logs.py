@@ -18,11 +18,11 @@ from kvops.verify.logfiles import Line, entry_of, lines_of, log_files, no_log, s
 
 EXPECTED = "no failed load, lack of memory, traceback, engine death or storm"
 FAULTS = {
-    "load failure": r"failed to load|error (while )?loading|loading .{0,80}(failed|error)|model_corrupt",
+    "load failure": r"failed to load|error (while )?loading|loading .{0,80}(failed|error)|model corrupt",
     "allocation error": r"out of memory|outofmemory|cannot allocate memory|failed to allocate|allocation .{0,60}failed"
     r"|no available memory for the cache|cuda error|cudamalloc|not enough .{0,20}kv",
     "traceback": r"traceback \(most recent call last\)|panicked at|segmentation fault|core dumped|fatal python error",
-    "engine death": r"engine_lost|the engine ends|enginedeaderror|engine ?core .{0,40}(died|failed)"
+    "engine death": r"engine lost|the engine ends|enginedeaderror|engine ?core .{0,40}(died|failed)"
     r"|engine process failed",
 }
 _FAULTS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in FAULTS.items()}
@@ -105,7 +105,9 @@ def _scan(files: Iterable[Path], storm: int) -> tuple[int, list[Fault]]:
 def fault_of(text: str) -> str | None:
     """What a line of a log tells of; None for an ordinary one. Fields of kvops' own lines hold no message of others."""
     entry = entry_of(text)
-    said = str(entry.get("event") or entry.get("message") or "") if entry else text
+    said = (
+        str(entry.get("event") or entry.get("message") or "").replace("_", " ") if entry else text
+    )
     for kind, pattern in _FAULTS.items():
         if pattern.search(said):
             return kind

@@ -130,6 +130,7 @@ async def malformed_check(context: Context, parameters: MalformedParameters) -> 
             taken.append(probe.name)
         elif faults:
             wrong[probe.name] = faults
+        await _require_no_restart(context, restarts, probe.name)
     require(
         not wrong,
         observed="; ".join(f"{name}: {', '.join(f)}" for name, f in list(wrong.items())[:3]),
@@ -153,6 +154,17 @@ async def malformed_check(context: Context, parameters: MalformedParameters) -> 
         expected=EXPECTED,
         n=len(probes) + 2,
         evidence={"probes": [probe.name for probe in probes]},
+    )
+
+
+async def _require_no_restart(context: Context, restarts: int | None, after: str) -> None:
+    """Asked after each: a node that is busy with restarts would not get through the rest in time."""
+    now = await engine_restarts(context)
+    require(
+        restarts == now,
+        observed=f"engine restarts went from {restarts} to {now}, the last body was: {after}",
+        expected="no restart",
+        remedy="malformed input kills the engine: keep such clients off, see kvops node logs",
     )
 
 
@@ -180,13 +192,7 @@ async def _canary(context: Context) -> str:
 
 async def _require_unharmed(context: Context, restarts: int | None, before: str) -> None:
     after = await _canary(context)
-    now = await engine_restarts(context)
-    require(
-        restarts == now,
-        observed=f"engine restarts went from {restarts} to {now}",
-        expected="no restart",
-        remedy="malformed input kills the engine: see kvops node logs",
-    )
+    await _require_no_restart(context, restarts, "the last one")
     if after == before:
         return
     lengths = {"characters_before": len(before), "characters_after": len(after)}
