@@ -14,6 +14,7 @@ from kvops.load.locust_user import PlanUser, Shot, plain_answer, register
 from kvops.load.pacing import Pacing
 from kvops.load.records import RequestRecord
 from kvops.load.slo import Slo
+from kvops.load.statistics import minimum_samples
 from kvops.load.workload import Workload, prompt, source_of
 
 register(__file__)
@@ -21,6 +22,7 @@ register(__file__)
 LOOK = 0.2
 STRETCH = 3
 """A step that is not decided goes on up to so many times its seconds."""
+MARGIN = 1.5
 DRAIN = 3
 """And then waits so many times its seconds for the answers."""
 
@@ -49,7 +51,10 @@ class Climber(PlanUser):
         """Hold a load until it is judged, then wait for the answers in flight."""
         seconds = self.session.options["step_seconds"]
         aims = Aims(Slo.of(self.session.options), self.session.options["max_errors"])
-        crowd, self.until = Pool(), time.monotonic() + seconds * STRETCH
+        crowd, self.until = (
+            Pool(),
+            time.monotonic() + max(seconds * STRETCH, self.arrivals(load, aims.slo)),
+        )
         try:
             self.begin(load, crowd)
             started = time.monotonic()
@@ -64,6 +69,12 @@ class Climber(PlanUser):
             crowd.kill()
         found = decide(self.kept, aims, at_end=True)
         return "unclear" if found == "open" else found
+
+    def arrivals(self, load: float, slo: Slo) -> float:
+        """Seconds in which a rate brings the requests that can decide a step."""
+        if self.session.options["by"] == "users":
+            return 0.0
+        return MARGIN * minimum_samples(slo.percentile, 0, slo.confidence) / load
 
     def going(self) -> bool:
         return time.monotonic() < self.until and self.wanted()

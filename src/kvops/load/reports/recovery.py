@@ -115,7 +115,8 @@ def recovered(data: RunData) -> tuple[float | None, float | None]:
         return None, None
     half = statistics.median(one.ttft or 0.0 for one in before)
     limit = max(data.info.options["tolerance"] * half, half + FLOOR)
-    start = settled([math.inf if one.ttft is None else one.ttft for one in after], limit)
+    waits = [math.inf if one.ttft is None else one.ttft for one in after]
+    start = settled(waits, limit)
     if start is None:
         return None, None
     rate, usual = _rate(after[start:]), _rate(before)
@@ -126,12 +127,13 @@ def recovered(data: RunData) -> tuple[float | None, float | None]:
 
 
 def settled(times: Sequence[float], limit: float) -> int | None:
-    """Index from which every RUN values in a row have a median within `limit`; None: the last have not."""
+    """Index of the first value within `limit` from which every RUN in a row have a median within it; None: none."""
     found = None
     for index in range(len(times) - RUN, -1, -1):
         if statistics.median(times[index : index + RUN]) > limit:
             break
-        found = index
+        if times[index] <= limit:
+            found = index
     return found
 
 
