@@ -129,6 +129,7 @@ options:
   max_tokens: {type: lengths, default: 16, help: h}
   by: {type: choice, choices: [users, rate], default: users, help: h}
   keys: {type: file, help: h}
+  tenants: {type: keys, help: h}
 """
 
 
@@ -165,6 +166,8 @@ def test_lengths_choices_and_files_are_values_that_json_holds(
         (["--prompt-tokens", "uniform:1"], "a distribution, 200, normal:200,50"),
         (["--by", "time"], "'time' is none of users, rate"),
         (["--keys", "/no/such"], "--keys /no/such: No such file"),
+        (["--tenants", __file__], "line 1 is not a new name and its key"),
+        (["--tenants", "/dev/null"], "holds 0 of the two tenants"),
         (["--slo-ttft", "0s"], "out of bounds"),
         (["--slo-percentile", "95"], "from 0.5 to 0.999"),
         (["--slo-tfft", "1s"], "did you mean --slo-ttft"),

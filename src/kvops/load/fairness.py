@@ -29,18 +29,15 @@ ROLES = {
 }
 
 
-def read_keys(text: str, name: str) -> dict[str, str]:
-    """Keys by tenant, from lines `name key`; `#` begins a comment. Raises UsageError that names the line."""
+def read_keys(text: str) -> dict[str, str]:
+    """Keys by tenant, from lines `name key`; `#` begins a comment. Raises ValueError that names the line, no key."""
     keys: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         if len(words) != 2 or not words[1].isascii() or words[0] in keys:
-            raise UsageError(
-                f"{name}, line {number}: wanted a new name and its key",
-                hint="one tenant a line: quiet KEY",
-            )
+            raise ValueError(f"line {number} is not a new name and its key")
         keys[words[0]] = words[1]
     return keys
 
@@ -61,9 +58,11 @@ def tenants(file: str | None, quiet: str) -> Tenants:
         return Tenants()
     try:
         with Path(file).open(encoding="utf-8") as opened:
-            keys = read_keys(opened.read(MAX_KEYS_FILE), file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--tenant-keys {file}: {error}", hint="name a text file") from error
+            keys = read_keys(opened.read(MAX_KEYS_FILE))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--tenant-keys {file}: {error}", hint="one tenant a line: quiet KEY"
+        ) from error
     if quiet not in keys or len(keys) < 2:
         raise UsageError(
             f"--tenant-keys {file}: holds {', '.join(keys) or 'no tenant'}",

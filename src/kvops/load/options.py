@@ -9,10 +9,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from kvops.errors import UsageError
+from kvops.load.fairness import MAX_KEYS_FILE, read_keys
 from kvops.load.workload import FORMS, Lengths
 from kvops.units import parse_duration
 
-Kind = Literal["int", "float", "text", "ints", "floats", "duration", "lengths", "choice", "file"]
+Kind = Literal[
+    "int", "float", "text", "ints", "floats", "duration", "lengths", "choice", "file", "keys"
+]
 
 
 class Option(BaseModel):
@@ -63,7 +66,8 @@ class Option(BaseModel):
         forms = {"int": "a whole number", "float": "a number", "text": "text", "ints": "whole numbers, 1,2,3",
                  "floats": "numbers, 1,2.5,3", "duration": "a time such as 20s or 5m",
                  "lengths": f"a length or a distribution, {FORMS},",
-                 "choice": " or ".join(self.choices), "file": "the path of a file"}  # fmt: skip
+                 "choice": " or ".join(self.choices), "file": "the path of a file",
+                 "keys": "the path of a file of lines `name key`"}  # fmt: skip
         low = "" if self.minimum is None else f" from {shown(self.minimum)}"
         high = "" if self.maximum is None else f" to {shown(self.maximum)}"
         return (forms[self.type] + low + high).rstrip(",")
@@ -81,6 +85,8 @@ class Option(BaseModel):
                 return self._choice(text)
             case "file":
                 return _readable(text)
+            case "keys":
+                return _key_file(text)
             case "int" | "float":
                 (value,) = self._numbers(text, most=1)
                 return value
@@ -129,6 +135,19 @@ def _readable(text: str) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ValueError(reason) from error
+
+
+def _key_file(text: str) -> str:
+    """The whole path; the keys stay in the file, for options are kept with the run."""
+    path = _readable(text)
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            found = read_keys(file.read(MAX_KEYS_FILE))
+    except UnicodeDecodeError:
+        raise ValueError("not text") from None
+    if len(found) < 2:
+        raise ValueError(f"holds {len(found)} of the two tenants that it takes at least")
+    return path
 
 
 def typed(value: Any) -> str:
