@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.initialization import no_init_weights
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from kvops.models.tokenizer import load_tokenizer
 from tests.engine.driving import load, outputs, small_pool, submit
@@ -71,7 +68,11 @@ def _equals_transformers(
         assert max(gaps) < TIE, f"the prompt of {name} tokens"
 
 
-def _reference(gguf: Path) -> LlamaForCausalLM:
+def _reference(gguf: Path) -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.initialization import no_init_weights
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
     config = load_gguf_checkpoint(gguf)["config"]
     with no_init_weights():
         model = LlamaForCausalLM(LlamaConfig(**config)).eval()
@@ -82,7 +83,7 @@ def _reference(gguf: Path) -> LlamaForCausalLM:
     return model
 
 
-def _gaps(model: LlamaForCausalLM, prompt: list[int], output: list[int]) -> list[float]:
+def _gaps(model: torch.nn.Module, prompt: list[int], output: list[int]) -> list[float]:
     """By how much the reference likes another token more, at each position; 0 where it agrees."""
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
 
 from kvops.errors import ModelError
 from kvops.models.tokenizer import load_tokenizer
@@ -21,6 +20,7 @@ from kvops.node.wire import PoolPlan
 from kvops.quality.corpus import shipped_corpus, windows
 from kvops.quality.figures import cost
 from tests.engine import driving
+from tests.engine.reference import reference_model
 
 EXACT = Combination("float32", "float32")
 
@@ -40,7 +40,7 @@ def measured(path: Path, *asked: Combination, **given: Any) -> tuple[list[Measur
 
 def transformers_says(path: Path, window: tuple[int, ...]) -> list[tuple[float, int]]:
     """(loss, likeliest token) in the place of each token but the first."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = reference_model(path)
     tokens = torch.tensor([window])
     with torch.inference_mode():
         logits = model(tokens[:, :-1]).logits[0]

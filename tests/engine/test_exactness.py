@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from kvops.node.engine.engine import Engine
 from tests.engine.driving import drain, load, outputs, small_pool, submit
+from tests.engine.reference import reference_model
 from tests.tiny import make_tiny_model
 
 
@@ -33,7 +33,7 @@ def test_equals_transformers(
     family: str, tie: bool, tmp_path: Path, prompts: list[list[int]]
 ) -> None:
     folder = make_tiny_model(tmp_path / family, family, seed=3, n_layers=3, tie=tie)
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    reference = reference_model(folder)
     expected = {str(i): hf_greedy(reference, prompt, 12) for i, prompt in enumerate(prompts)}
     engine = load(folder)
     got = outputs(engine, [submit(str(i), p, max_tokens=12) for i, p in enumerate(prompts)])
@@ -67,7 +67,7 @@ def test_variants_equal_transformers(
     )
     config = json.loads((folder / "config.json").read_text()) | {field: value}
     (folder / "config.json").write_text(json.dumps(config))
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    reference = reference_model(folder)
     expected = {str(i): hf_greedy(reference, prompt, 12) for i, prompt in enumerate(prompts)}
     engine = load(folder, max_batched_tokens=48)
     assert (
