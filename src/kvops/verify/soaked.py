@@ -23,11 +23,11 @@ class SoakParameters(Parameters):
     """Alike for all checks that look at the soak, so that it is sent once."""
 
     users: int = Field(default=4, ge=1, le=10_000)
-    seconds: float = Field(default=60.0, ge=5)
+    seconds: float = Field(default=20.0, ge=5)
     """At most."""
-    requests: int = Field(default=200, ge=100)
+    requests: int = Field(default=120, ge=100)
     """With so many answers it ends early, though not before `least_seconds`."""
-    least_seconds: float = Field(default=10.0, ge=5)
+    least_seconds: float = Field(default=8.0, ge=5)
     prompt_tokens: int = Field(default=64, ge=16)
     max_tokens: int = Field(default=16, ge=4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import msgspec
 from pydantic import Field
 
 from kvops.load.records import RequestRecord
@@ -17,6 +18,8 @@ from kvops.verify.context import Context
 from kvops.verify.driven import artifact, drive, kept, trusted
 
 SCENARIO = "burst_and_recover"
+SHORTEST = 0.5
+"""Seconds of a phase."""
 SETTLED = 2 * recovery.RUN
 """Answers after the burst of which the last few must be as before."""
 
@@ -25,11 +28,11 @@ class RecoversParameters(Parameters):
     users: int | None = Field(default=None, ge=2, le=10_000)
     """In the burst. Default: half as many again as the node runs and lets wait, up to `max_users`."""
     max_users: int = Field(default=160, ge=2, le=10_000)
-    baseline: float = Field(default=4.0, ge=0.5)
+    baseline: float = Field(default=3.0, ge=SHORTEST)
     """Seconds of one user alone before the burst."""
-    burst: float = Field(default=4.0, ge=0.5)
+    burst: float = Field(default=3.0, ge=SHORTEST)
     """Seconds for which the crowd asks."""
-    within: float = Field(default=30.0, gt=0)
+    within: float = Field(default=10.0, gt=0)
     """Seconds after the burst until first tokens and throughput must be back."""
     tolerance: float = Field(default=2.0, gt=1)
     """Times the first token of before."""
@@ -41,12 +44,27 @@ class RecoversParameters(Parameters):
 
 async def recovers(context: Context, parameters: RecoversParameters) -> Outcome:
     users = await _crowd(context, parameters)
-    for last in (False, True):
-        data = trusted(await _burst(context, parameters, users))
-        outcome = recovery.judge(data)
-        if outcome.outcome == "pass" or last:
-            break
+    data = trusted(await _burst(context, parameters, users))
+    if recovery.judge(data).outcome == "fail":
+        # Once more, against what the node was before the first: it may have been slow in between for other reasons.
+        before = [one for one in data.records if one.name == recovery.BASELINE]
+        hurried = parameters.model_copy(update={"baseline": SHORTEST})
+        again = trusted(await _burst(context, hurried, users, before))
+        data = with_baseline(again, before)
     return judge(data, parameters)
+
+
+def with_baseline(data: RunData, before: Sequence[RequestRecord]) -> RunData:
+    """The run, judged by the baseline of an earlier one."""
+    return msgspec.structs.replace(data, records=_after(data.records, before))
+
+
+def _after(
+    records: Sequence[RequestRecord], before: Sequence[RequestRecord]
+) -> list[RequestRecord]:
+    if not before:
+        return list(records)
+    return [*before, *(one for one in records if one.name != recovery.BASELINE)]
 
 
 async def _crowd(context: Context, parameters: RecoversParameters) -> int:
@@ -60,13 +78,19 @@ async def _crowd(context: Context, parameters: RecoversParameters) -> int:
     return parameters.max_users
 
 
-async def _burst(context: Context, parameters: RecoversParameters, users: int) -> RunData:
+async def _burst(
+    context: Context,
+    parameters: RecoversParameters,
+    users: int,
+    before: Sequence[RequestRecord] = (),
+) -> RunData:
+    """Ends when the node is as it was in the baseline, that of an earlier run where one is given."""
     p = parameters
     options = {
         "base_users": 1,
         "baseline_seconds": p.baseline,
         "burst_seconds": p.burst,
-        "recovery_seconds": p.within + 10,
+        "recovery_seconds": p.within + 5,
         "recover_within": p.within,
         "tolerance": p.tolerance,
         "min_throughput": p.throughput,
@@ -79,7 +103,7 @@ async def _burst(context: Context, parameters: RecoversParameters, users: int) -
         users=users,
         duration=None,
         options=options,
-        enough=lambda records: is_back(records, p),
+        enough=lambda records: is_back(_after(records, before), p),
     )
 
 
