@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.table import Row
-from kvops.load import runs
+from kvops.load import runs, scenarios
 from kvops.load.pacing import Pacing
 from kvops.load.records import (
     CLIENT_FILE,
@@ -42,7 +42,7 @@ _ANALYSE = """
 import json, resource, sys, time
 begun = time.perf_counter()
 from pathlib import Path
-from kvops.load import runs
+from kvops.load import runs, scenarios
 from kvops.load.reports import base, files, summary
 data = base.read(runs.load(Path(sys.argv[1])))
 files.write(data, summary.analyse(data))
@@ -77,8 +77,10 @@ def analyse(folder: Path) -> dict[str, float]:
 
 def make_run(parent: Path, requests: int, gaps: int, seed: int = 1) -> runs.Run:
     """A run folder under `parent` as an open loop of `requests` would leave it."""
+    scenario = scenarios.find("chat_online")
     info = runs.RunInfo(
-        run="chat_online-20260101T000000Z-abcdef", scenario="chat_online", report="plain", options={},
+        run="chat_online-20260101T000000Z-abcdef", scenario=scenario.name, report=scenario.report,
+        options=scenario.defaults(),
         users=1, duration=requests / RATE, pacing=Pacing(kind="poisson", rate=RATE), seed=seed,
         target="http://127.0.0.1:8000", model="made-up", max_model_len=32_768, started_at=START,
     )  # fmt: skip

@@ -136,7 +136,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """Seconds from the wanted send to the first content delta: what a user of an open loop waits."""
         if self.ttft is None:
             return None
-        return self.ttft + (self.connect or 0.0 if self.lateness is None else self.lateness)
+        if self.t_intended is None:
+            return self.ttft + (self.connect or 0.0)
+        return self.ttft + self.t_send - self.t_intended
 
     @property
     def cancelled(self) -> bool:
