@@ -163,7 +163,7 @@ def test_what_answers_and_is_no_node(
 
 
 def test_results_of_a_gate_on_a_full_disk(
-    kvops_home: Path, monkeypatch: pytest.MonkeyPatch
+    kvops_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kvops.testing import serve
 
@@ -171,14 +171,17 @@ def test_results_of_a_gate_on_a_full_disk(
         raise OSError(28, "No space left on device")
 
     from kvops import paths
+    from kvops.verify import outputs
     from kvops.verify.command import gate
     from kvops.verify.order import Asked, prepare
 
     with serve() as node:
-        order = prepare(Asked(node=node.url, only=["resp.short"]))
+        wanted: outputs.Wanted = {"html": str(kvops_home.parent / "report.html")}
+        order = prepare(Asked(node=node.url, only=["resp.short"], wanted=wanted))
         monkeypatch.setattr(paths, "write_atomic", full)
         console = Console(record=True, width=120)
-        assert gate(order, console) == 0
+        assert gate(order, console) == 2
+    assert "--html" in capsys.readouterr().err
     said = console.export_text()
     assert "✓ pass" in said
     assert "not saved: result.json: No space left on device" in said

@@ -116,6 +116,30 @@ def test_what_was_not_measured_again_or_otherwise_is_never_a_pass() -> None:
     assert (made.verdict, made.exit_code) == ("inconclusive", 3)
 
 
+def short(factor: float, seed: int) -> CheckResult:
+    """Three values at each of five lengths."""
+    lengths = {f"ttft_{2**i}": series(noise(factor * 2**i, 3, seed + i)) for i in range(5)}
+    return measured(**lengths, rate=series(noise(9, 20, 1), direction="higher"))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (2.0, "fail")])
+def test_series_too_short_alone_are_judged_together(factor: float, verdict: Verdict) -> None:
+    made = baseline.compared(report(short(factor, 10)), report(short(1.0, 20)), RULES)
+    assert [(c.id, c.verdict, c.n) for c in made.checks[1:]] == [
+        ("baseline.ttft", verdict, 15),
+        ("baseline.rate", "pass", 20),
+    ]
+
+
+def test_a_short_series_that_is_alone_is_open() -> None:
+    before = report(measured(ttft_64=series([1.0] * 3), rate=series([1.0] * 3)))
+    made = baseline.compared(before, before, RULES)
+    assert [(c.id, c.verdict) for c in made.checks[1:]] == [
+        ("baseline.ttft.64", "inconclusive"),
+        ("baseline.rate", "inconclusive"),
+    ]
+
+
 def test_units_that_changed_are_not_compared() -> None:
     before = report(measured(a=series([1.0] * 9, unit="ms")))
     made = baseline.compared(report(measured(a=series([1.0] * 9))), before, RULES)

@@ -10,9 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from kvops.cli import main
+from kvops.errors import UsageError
 from kvops.testing import LIMIT, TOKEN, serve
+from kvops.verify import runs
+from kvops.verify.checks import CHECKS
+from kvops.verify.profile import load_profile
 from tests.harness import KVOPS, run_kvops
+from tests.verify.made import report, row
 
 SLOW = """
 schema_version: 1
@@ -164,6 +171,115 @@ def test_an_interrupt_keeps_what_was_seen_and_exits_130(
     document = json.loads(saved.read_text())
     assert document["verdict"] == "interrupted"
     assert document["not_run"] == ["reach.health", "resp.short"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(env: dict[str, str], tmp_path: Path) -> None:
+    with serve() as node:
+        command = [*KVOPS, "verify", "--node", node.url]
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        _wait(lambda: " 1/11 " in process.stderr.readline())  # type: ignore[union-attr]
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+        (saved,) = Path(env["KVOPS_HOME"]).glob("state/runs/verify-*/result.json")
+        first = json.loads(saved.read_text())
+        again = f"go on with: kvops verify --resume {first['run_id']} --node {node.url}"
+        assert again in out.splitlines()
+        done = run_kvops(*again.split()[4:], "--json", str(tmp_path / "out.json"), env=env)
+    assert done.returncode == 0, done.stderr
+    whole = json.loads((tmp_path / "out.json").read_text())
+    kept = len(first["checks"])
+    assert 1 <= kept < 11
+    assert f"then {11 - kept} checks" in done.stderr
+    assert whole["checks"][:kept] == first["checks"]
+    assert (len(whole["checks"]), whole["verdict"], whole["not_run"]) == (11, "pass", [])
+    assert (whole["run_id"], len(whole["resumed_at"])) == (first["run_id"], 1)
+
+
+def test_a_waived_finding_exits_0_and_is_in_every_report(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    with serve("wrong_usage") as node:
+        args = ("--only", "resp.short", "--waive", "resp.short", "--reason", "mended in 1.3")
+        out = (
+            "--json",
+            str(tmp_path / "j"),
+            "--markdown",
+            str(tmp_path / "m"),
+            "--baseline",
+            "last",
+        )
+        done = run_kvops("verify", "--node", node.url, *args, *out, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "passed with 1 waiver" in done.stdout.splitlines()[-2]
+    first, compared = json.loads((tmp_path / "j").read_text())["checks"]
+    assert (first["verdict"], first["waived"]["reason"]) == ("fail", "mended in 1.3")
+    assert (compared["id"], compared["verdict"]) == ("baseline.none", "skip")
+    folder = Path(done.stdout.splitlines()[-1].removeprefix("result: ")).parent
+    for file in (
+        tmp_path / "m",
+        *(folder / name for name in ("report.html", "junit.xml", "report.md")),
+    ):
+        assert "mended in 1.3" in file.read_text().replace("\\", ""), file
+
+
+def cli(*args: str) -> Result:
+    return CliRunner().invoke(main.app, ["verify", *args])
+
+
+def test_kept_runs_are_listed_and_shown_again(kvops_home: Path, tmp_path: Path) -> None:
+    assert "no run is kept" in cli("runs").stdout
+    runs.save(report(row(), run_id="20260101T000000-aaaaaa"))
+    runs.save(report(row("fail"), run_id="20260102T000000-bbbbbb"))
+    lines = cli("runs").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["20260101T000000-aaaaaa", "pass"],
+        ["20260102T000000-bbbbbb", "fail"],
+    ]
+    assert [one["exit_code"] for one in json.loads(cli("runs", "--json").stdout)] == [0, 1]
+    with runs.held("20260101T000000-aaaaaa"):
+        assert " running " in cli("runs").stdout
+    last = cli("show")
+    assert (last.exit_code, "failed: resp.short" in last.stdout) == (1, True)
+    assert cli("show", "20260101", "--html", str(tmp_path / "x.html")).exit_code == 0
+    assert "every required check passed" in (tmp_path / "x.html").read_text()
+    xml = cli("show", "--junit", "-")
+    assert (xml.exit_code, xml.stdout[:11]) == (1, "<testsuites")
+
+
+def test_checks_are_listed_with_what_they_are_for() -> None:
+    rows = json.loads(cli("checks", "--profile", "smoke", "--json").stdout)
+    assert [one["id"] for one in rows] == [entry.id for entry in load_profile("smoke").checks]
+    assert all(one["purpose"] and one["severity"] for one in rows)
+    text = cli("checks").stdout
+    assert all(f"\n{check.id}" in f"\n{text}" for check in CHECKS)
+    assert json.loads(cli("schema").stdout)["title"] == "Result of kvops verify"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--node", "x", "runs"), "an option stands before 'runs'"),
+        (("--resume", "last"), "no interrupted run is kept"),
+        (("--resume", "last", "--profile", "smoke"), "leave --profile out"),
+        (("--force-baseline",), "add --baseline RUN"),
+        (("--baseline", "nothing"), "no run 'nothing'"),
+        (("--waive", "resp.short"), "each needs the other"),
+        (("--waive", "resp.shot", "--reason", "x"), "did you mean resp.short?"),
+        (("--only", "V99"), "no check 'V99'"),
+        (("checks", "--profile", "smok"), "did you mean smoke?"),
+        (("show", "nothing"), "no run 'nothing'"),
+    ],
+)
+def test_what_is_typed_wrongly_is_named_before_a_node_is_looked_for(
+    args: tuple[str, ...], says: str, kvops_home: Path
+) -> None:
+    error = cli(*args).exception
+    assert isinstance(error, UsageError)
+    assert says in str(error)
+    assert error.hint
 
 
 def _wait(condition: object, seconds: float = 20) -> None:

@@ -22,7 +22,7 @@ def test_every_builtin_profile_loads_and_names_only_known_checks() -> None:
 def test_check_ids_are_unique_and_every_check_says_what_it_is_for() -> None:
     assert len({check.id for check in CHECKS}) == len(CHECKS)
     assert all(check.title and check.purpose.endswith(".") for check in CHECKS)
-    assert all(check.typical > 0 for check in CHECKS)
+    assert all(check.area and check.typical > 0 for check in CHECKS)
 
 
 def test_only_and_skip_keep_the_order_of_the_profile() -> None:

@@ -32,7 +32,10 @@ def named(
 
 
 def runs(as_json: Json = False) -> None:
-    """The runs that are kept, the latest last: what show, --resume and --baseline take."""
+    """List the runs that are kept, the latest last.
+
+    What `show`, --resume and --baseline take: an id, the start of one, or `last`.
+    """
     from kvops.verify import runs as kept
 
     found = list(kept.reports())[::-1]
@@ -103,7 +106,10 @@ def show(
         str | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")
     ] = None,
 ) -> None:
-    """Show a run again, the latest by default, or write its reports. Exits as the run itself did."""
+    """Show a run again, or write its reports.
+
+    The latest by default. Exits as the run itself did.
+    """
     from kvops.verify import outputs, table
     from kvops.verify import runs as kept
 
@@ -126,7 +132,10 @@ def checks(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What the gate looks for: each check with its purpose, and in a profile its severity and thresholds."""
+    """List what the gate looks for, and why.
+
+    Each check with its item of the checklist, its purpose and its thresholds; in a profile also how severe it is.
+    """
     from kvops.verify.checks import CHECKS
     from kvops.verify.profile import Entry, load_profile
     from kvops.verify.selection import PlannedCheck, plan
@@ -174,7 +183,7 @@ def _print_check(row: dict[str, object]) -> None:
         textwrap.fill(str(row["purpose"]), width, initial_indent="    ", subsequent_indent="    ")
     )
     parameters = row["parameters"]
-    if isinstance(parameters, dict) and parameters:
+    if isinstance(parameters, dict):
         said = ", ".join(f"{name} {_plain(value)}" for name, value in parameters.items())
         typer.echo(textwrap.fill(said, width, initial_indent="    ", subsequent_indent="      "))
 

@@ -7,21 +7,21 @@ has to be shown by the interval of the shift. A comparison of what is not alike 
 from __future__ import annotations
 
 import fnmatch
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from kvops.errors import UsageError
 from kvops.telemetry.targets import Target
 from kvops.units import format_ratio
-from kvops.verify import runs, words
+from kvops.verify import runs
 from kvops.verify.check import Samples
 from kvops.verify.facts import Facts
 from kvops.verify.profile import BaselineRules
 from kvops.verify.result import BaselineFacts, CheckResult, Report, concluded, exit_code
 from kvops.verify.resume import differences
-from kvops.verify.series import Judgement, judge
+from kvops.verify.series import Judgement, judge, middle, pooled
 from kvops.verify.waivers import BASELINE, covering
 
 _TITLE = "Not worse than before"
@@ -120,27 +120,78 @@ def _rows(report: Report, before: Report, rules: BaselineRules) -> Iterator[Chec
         check = now.get(was.id)
         if check is None:
             continue  # left out of this run, which the report says already
-        for name, samples in was.samples.items():
-            yield _row(name, was, check, samples, rules)
+        pairs = [_Pair(name, was, check, samples) for name, samples in was.samples.items()]
+        for name, small in _families(pairs, rules.min_samples).items():
+            pairs = [pair for pair in pairs if pair not in small]
+            yield _row(name, check, pooled([(p.before, p.after) for p in small if p.after]), rules)
+        for pair in pairs:
+            yield _row(pair.name, check, pair.obstacle() or (pair.before, pair.after), rules)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One series then and now."""
+
+    name: str
+    was: CheckResult
+    check: CheckResult
+    before: Samples
+
+    @property
+    def after(self) -> Samples | None:
+        return self.check.samples.get(self.name)
+
+    def obstacle(self) -> str:
+        """Why the two cannot be compared; empty when they can."""
+        if self.after is None:
+            return "not measured in this run"
+        now = self.check.parameters
+        then = {key: value for key, value in self.was.parameters.items() if key != "min_samples"}
+        changed = [key for key, value in then.items() if value != now.get(key)]
+        if changed:
+            return f"measured with another {', '.join(changed)}"
+        if (self.before.unit, self.before.direction) != (self.after.unit, self.after.direction):
+            return f"measured in {self.before.unit} then, {self.after.unit} now"
+        return ""
+
+
+def _families(pairs: Sequence[_Pair], fewest: int) -> dict[str, list[_Pair]]:
+    """Series of one check and one name up to its last dot, each with too few values, which are enough together."""
+    found: dict[str, list[_Pair]] = {}
+    for pair in pairs:
+        if (
+            not pair.obstacle()
+            and pair.after
+            and min(_count(pair.before), _count(pair.after)) < fewest
+        ):
+            found.setdefault(pair.name.rpartition(".")[0], []).append(pair)
+    return {
+        name: small
+        for name, small in found.items()
+        if name
+        and len(small) > 1
+        and len({(p.before.unit, p.before.direction) for p in small}) == 1
+    }
+
+
+def _count(samples: Samples) -> int:
+    return len(samples.values) + samples.lost
 
 
 def _row(
-    name: str, was: CheckResult, check: CheckResult, before: Samples, rules: BaselineRules
+    name: str, check: CheckResult, given: str | tuple[Samples, Samples | None], rules: BaselineRules
 ) -> CheckResult:
+    """`given`: the series then and now, or why they cannot be compared."""
     rule = next((r for pattern, r in rules.series.items() if fnmatch.fnmatch(name, pattern)), None)
     tolerance = rules.tolerance if rule is None or rule.tolerance is None else rule.tolerance
     severity = rules.severity if rule is None or rule.severity is None else rule.severity
-    after = check.samples.get(name)
-    changed = [key for key in was.parameters if was.parameters[key] != check.parameters.get(key)]
-    if after is None:
-        found = Judgement("inconclusive", "not measured in this run", n=0)
-    elif changed:
-        found = Judgement("inconclusive", f"measured with another {', '.join(changed)}", n=0)
-    elif (before.unit, before.direction) != (after.unit, after.direction):
-        found = Judgement("inconclusive", f"measured in {before.unit} then, {after.unit} now", n=0)
+    expected = f"at most {format_ratio(tolerance)} worse"
+    if isinstance(given, str) or given[1] is None:
+        found = Judgement("inconclusive", given if isinstance(given, str) else "", n=0)
     else:
-        found = judge(before, after, tolerance, rules.confidence, rules.min_samples)
-    worst = "slower or larger" if before.direction == "lower" else "lower"
+        found = judge(given[0], given[1], tolerance, rules.confidence, rules.min_samples)
+        worse = "more" if given[0].direction == "lower" else "less"
+        expected = f"at most {format_ratio(tolerance)} {worse} than {middle(given[0])}"
     return CheckResult(
         id=f"{BASELINE}{name}",
         title=_TITLE,
@@ -149,7 +200,7 @@ def _row(
         severity=severity,
         verdict=found.verdict,
         observed=found.observed,
-        expected=f"at most {format_ratio(tolerance)} {worst} than {_middle(before)}",
+        expected=expected,
         unit="",
         n=found.n,
         min_samples=rules.min_samples,
@@ -164,12 +215,6 @@ def _remedy(found: Judgement, check: str) -> str:
     if found.verdict == "inconclusive":
         return f"let {check} measure more, in both runs: its parameters in the profile"
     return "look at what changed since (kvops config history), and run again on an idle machine"
-
-
-def _middle(samples: Samples) -> str:
-    ordered = sorted((*samples.values, *[math.inf] * samples.lost))
-    middle = ordered[len(ordered) // 2] if ordered else math.nan
-    return words.value(middle, samples.unit) if math.isfinite(middle) else "a failure"
 
 
 def _nothing(rules: BaselineRules) -> CheckResult:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kvops.units import format_duration
-from kvops.verify.estimates import Estimates, roughly
+from kvops.verify.estimates import Estimates, about, roughly
 from kvops.verify.result import CheckResult
 from kvops.verify.selection import PlannedCheck
 from kvops.verify.table import mark
@@ -89,7 +89,7 @@ class Lines:
         expected = self._estimates.of(planned.check.id)
         if expected >= _SLOW:
             line = self._line(index).append(f"…  {planned.check.id}")
-            line.append(f"  takes about {format_duration(float(round(expected)))}")
+            line.append(f"  takes {about(expected)}")
             self._console.print(line, soft_wrap=True)
 
     def ended(self, index: int, result: CheckResult) -> None:

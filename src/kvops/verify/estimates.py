@@ -63,11 +63,14 @@ def last_times(node: str, url: str) -> dict[str, float]:
 
 
 def roughly(seconds: float) -> str:
-    """`about 40 s left`, in steps that do not pretend to know more."""
+    """`about 40 s left`."""
+    return f"{about(seconds)} left"
+
+
+def about(seconds: float) -> str:
+    """`about 40 s`, in steps that do not pretend to know more."""
     if seconds < 5:
-        return "a few seconds left"
+        return "a few seconds"
     step = 5 if seconds < 60 else 15 if seconds < 600 else 60
     rounded = max(round(seconds / step) * step, step)
-    if rounded < 60:
-        return f"about {rounded} s left"
-    return f"about {format_duration(float(rounded))} left"
+    return f"about {rounded} s" if rounded < 60 else f"about {format_duration(float(rounded))}"

@@ -7,6 +7,8 @@ larger; or the slow tail, or the share of failures, grew. Warn: a shift for the 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +53,37 @@ def judge(
     if lost.outcome == "worse":
         verdict, said = "fail", f"{said}; {_shares(lost)} failed"
     return Judgement(verdict, said, n, evidence)
+
+
+def pooled(pairs: Sequence[tuple[Samples, Samples]]) -> tuple[Samples, Samples]:
+    """Several series as one, then and now: each value as a multiple of the median that its own series had then.
+
+    For series too short to be judged alone, such as a measurement at several lengths. A series without such a
+    median is left out.
+    """
+    then: list[float] = []
+    now: list[float] = []
+    for before, after in pairs:
+        base = _median(_values(before))
+        if math.isfinite(base) and base > 0:
+            then += [value / base for value in _values(before)]
+            now += [value / base for value in _values(after)]
+    direction = pairs[0][0].direction
+    return (
+        Samples.of(then, unit="×", direction=direction),
+        Samples.of(now, unit="×", direction=direction),
+    )
+
+
+def middle(samples: Samples) -> str:
+    """The median in words."""
+    found = _median(_values(samples))
+    return words.value(found, samples.unit) if math.isfinite(found) else "a failure"
+
+
+def _median(values: Sequence[float]) -> float:
+    """NaN without values."""
+    return statistics.median(values) if values else math.nan
 
 
 def _values(samples: Samples) -> list[float]:

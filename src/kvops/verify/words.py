@@ -56,7 +56,8 @@ def expected(check: CheckResult) -> str:
 
 
 def took(check: CheckResult) -> str:
-    return format_duration(check.took_seconds) if check.n else "–"
+    """– where nothing was done: a check that was skipped, a comparison."""
+    return format_duration(check.took_seconds) if check.n and check.took_seconds else "–"
 
 
 def target(report: Report) -> tuple[str, ...]:
