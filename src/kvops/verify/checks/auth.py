@@ -129,4 +129,5 @@ DEFAULT_DENY = Check(
     purpose="Without a key no inference route answers, and without the token nothing on the control plane.",
     parameters=Parameters,
     run=default_deny,
+    area="V2",
 )

@@ -120,4 +120,6 @@ FREES = Check(
     purpose="When a client hangs up, streaming or waiting, its request ends and its KV blocks come back.",
     parameters=FreesParameters,
     run=frees,
+    area="V4",
+    typical=2.0,
 )

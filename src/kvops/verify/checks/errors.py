@@ -81,4 +81,5 @@ ERRORS = Check(
     purpose="Malformed JSON, wrong fields, unknown models and paths get a clear error, never a 500 or silence.",
     parameters=Parameters,
     run=errors,
+    area="V10",
 )

@@ -118,4 +118,5 @@ ADDS_UP = Check(
     purpose="The ledger sums to the device's memory, blocks sum to the pool, and an idle node holds none.",
     parameters=LedgerParameters,
     run=adds_up,
+    area="V4",
 )

@@ -138,4 +138,6 @@ CONTRACT = Check(
     purpose="Every promised metric family is there, typed, stated once, and moves by what was asked of the node.",
     parameters=ContractParameters,
     run=contract,
+    area="V6",
+    typical=2.0,
 )

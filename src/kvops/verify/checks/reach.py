@@ -83,4 +83,5 @@ HEALTH = Check(
     purpose="Health routes, the model list and one real token: a node that only answers its probe is dead.",
     parameters=HealthParameters,
     run=health,
+    area="V1",
 )

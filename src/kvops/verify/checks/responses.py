@@ -117,6 +117,8 @@ SHORT = Check(
     purpose="A completion and a chat completion are well formed and their usage adds up.",
     parameters=ShortParameters,
     run=short,
+    area="V2",
+    typical=2.0,
 )
 MULTI_TURN = Check(
     id="resp.multi_turn",
@@ -124,4 +126,6 @@ MULTI_TURN = Check(
     purpose="Turn one is in the context of turn two, and is served from the prefix cache.",
     parameters=MultiTurnParameters,
     run=multi_turn,
+    area="V2",
+    typical=3.0,
 )
