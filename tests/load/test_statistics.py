@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvops.load.records import ClientSample, ErrorClass, RequestRecord
 from kvops.load.reports.cells import seconds
 from kvops.load.statistics import (
+    Tally,
     quantile,
     saturation,
     series,
@@ -139,3 +140,15 @@ def test_a_busy_client_cannot_judge() -> None:
     assert saturation([calm] * 9 + [late]) is None
     assert "late" in (saturation([calm, late]) or "")
     assert "core" in (saturation([calm, busy]) or "")
+
+
+def test_a_tally_of_a_growing_run_is_that_of_its_summary() -> None:
+    records, tally = [], Tally()
+    for number in range(60):
+        failed = number % 7 == 0
+        records.append(record(ttft=None if failed else number / 10, expected=not failed))
+        if number % 5 == 0:
+            tally.take(records)
+    tally.take(records)
+    total = summarize(records)
+    assert (tally.requests, tally.failed, tally.ttft) == (total.requests, total.failed, total.ttft)

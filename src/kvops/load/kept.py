@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kvops.errors import LoadRunError
-from kvops.load.records import RequestRecord
+from kvops.load.records import compact
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -30,7 +29,7 @@ def read(path: Path, kind: type[T]) -> Kept[T]:
         for line in _lines(path):
             cut = not line.endswith(b"\n")
             try:
-                lines.append(_compact(decoder.decode(line)))
+                lines.append(compact(decoder.decode(line)))
             except msgspec.DecodeError:
                 broken += 1
     except OSError as error:
@@ -43,13 +42,6 @@ def _lines(path: Path) -> Iterator[bytes]:
         return
     with path.open("rb", buffering=2**20) as file:
         yield from file
-
-
-def _compact(value: T) -> T:
-    """A tuple of floats takes four times the memory of an array, and gaps are most of a run."""
-    if isinstance(value, RequestRecord) and value.itl:
-        msgspec.structs.force_setattr(value, "itl", array("d", value.itl))
-    return value
 
 
 def _damage(name: str, broken: int, cut: bool) -> Iterator[str]:

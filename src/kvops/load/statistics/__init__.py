@@ -26,6 +26,7 @@ from kvops.load.statistics.steadiness import (
     steadiness,
     warm_up,
 )
+from kvops.load.statistics.tally import Tally
 from kvops.load.statistics.totals import Summary, summarize, tpot, window_seconds
 from kvops.load.statistics.trend import Trend, trend
 
@@ -42,6 +43,7 @@ __all__ = [
     "Series",
     "Steadiness",
     "Summary",
+    "Tally",
     "TokenCheck",
     "Trend",
     "WarmUp",
