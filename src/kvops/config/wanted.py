@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from kvops.config.schema import NodeConfig
@@ -29,13 +30,18 @@ def wanted(key: str) -> str:
 
 def _schema_of(key: str) -> dict[str, Any]:
     """The JSON schema of one setting; of `… | None` that of the value."""
-    document = NodeConfig.model_json_schema()
+    document = _document()
     schema: dict[str, Any] = document
     for part in key.split("."):
         schema = schema["properties"][part]
         if "$ref" in schema:
             schema = document["$defs"][schema["$ref"].rpartition("/")[2]]
     return dict(schema["anyOf"][0]) if "anyOf" in schema else schema
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return NodeConfig.model_json_schema()
 
 
 def _bounds(schema: dict[str, Any], shown: Any) -> str:
