@@ -42,7 +42,7 @@ def _cuts(gguf: Path, lengths: tuple[int, ...]) -> dict[str, list[int]]:
 
 
 def _batched(gguf: Path, prompts: dict[str, list[int]]) -> dict[str, list[int]]:
-    engine = load(gguf, threads=None, max_batched_tokens=512, pool=small_pool(384))
+    engine = load(gguf, max_batched_tokens=512, pool=small_pool(384))
     return outputs(engine, [submit(n, p, max_tokens=NEW) for n, p in prompts.items()])
 
 
@@ -98,7 +98,7 @@ def test_the_same_alone_chunked_cached_and_preempted(
     expected = {name: batched[name] for name in some}
     submits = [submit(name, prompt, max_tokens=NEW) for name, prompt in some.items()]
 
-    engine = load(gguf, threads=None, max_batched_tokens=48, pool=small_pool(64))
+    engine = load(gguf, max_batched_tokens=48, pool=small_pool(64))
     alone: dict[str, list[int]] = {}
     for one in submits:
         alone |= outputs(engine, [one])
@@ -106,6 +106,6 @@ def test_the_same_alone_chunked_cached_and_preempted(
     assert outputs(engine, submits) == expected
     assert engine.stats().prefix_cache.hit_tokens >= 500
 
-    tight = load(gguf, threads=None, max_batched_tokens=512, pool=small_pool(39, watermark=0.0))
+    tight = load(gguf, max_batched_tokens=512, pool=small_pool(39, watermark=0.0))
     assert outputs(tight, submits) == expected
     assert tight.stats().kv.preemptions > 0
