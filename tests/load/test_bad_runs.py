@@ -24,7 +24,11 @@ from tests.load.driven import drive, plan
 from tests.load.scripted import Reply, Request, node, serving
 
 
-@pytest.mark.parametrize("pacing", [Pacing(), Pacing(kind="constant", rate=20)])
+@pytest.mark.parametrize(
+    "pacing",
+    [Pacing(), pytest.param(Pacing(kind="constant", rate=20), marks=pytest.mark.long)],
+    ids=["closed", "open"],
+)
 def test_a_node_that_goes_away_ends_the_run(tmp_path: Path, pacing: Pacing) -> None:
     """The listener is closed after some answers: from then on the port refuses."""
 
@@ -110,12 +114,17 @@ def test_the_end_of_a_run_has_room_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        (
-            "from kvops.load import nothing_like_that\n",
-            "ImportError: cannot import name 'nothing_like_that'",
-        ),
         ("def broken(:\n", "SyntaxError: invalid syntax"),
-        ("raise ValueError('no such thing')\n", "ValueError: no such thing"),
+        pytest.param(
+            "from kvops.load import nothing_here\n",
+            "ImportError: cannot import name 'nothing_here'",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "raise ValueError('no such thing')\n",
+            "ValueError: no such thing",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_scenario_that_cannot_be_imported_says_where(

@@ -18,16 +18,18 @@ import pytest
 from kvops.errors import UsageError
 from kvops.load import launcher, runs
 from kvops.load.records import ErrorClass, RequestRecord, Tail, read_records
-from tests.harness import KVOPS, run_kvops
+from tests.harness import KVOPS
+from tests.load import commands
+from tests.load.commands import Said
 from tests.load.scripted import Reply, Request, Respond, node, serving, words
 
 SECRET = "not-for-the-arguments"
 SMALL = ("--lengths", "128,256", "--depths", "0,100", "--seed", "3")
 
 
-def load(home: Path, *args: str, **env: str) -> tuple[subprocess.CompletedProcess[str], Any]:
-    result = run_kvops("load", *args, "--json", env={"KVOPS_HOME": str(home), **env}, timeout=90)
-    return result, json.loads(result.stdout) if result.stdout.startswith("{") else None
+def load(home: Path, *args: str, **env: str) -> tuple[Said, Any]:
+    result = commands.load(*args, "--json", KVOPS_HOME=str(home), **env)
+    return result, result.report if result.stdout.startswith("{") else None
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
@@ -56,7 +58,9 @@ def test_recall_run_and_its_folder(kvops_home: Path) -> None:
     assert keys == {f"Bearer {SECRET}"}
     folder = Path(report["folder"])
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert set(files) == {"run.json", "requests.jsonl", "client.jsonl", "locust.log"}
+    assert set(files) == {
+        "run.json", "requests.jsonl", "client.jsonl", "locust.log", "report.json", "report.html",
+    }  # fmt: skip
     assert not any(SECRET.encode() in data for data in files.values())
     assert b"magic" not in files["requests.jsonl"], "no text of a prompt is kept"
     records = read_records(folder)
@@ -67,7 +71,7 @@ def test_recall_run_and_its_folder(kvops_home: Path) -> None:
             "the aimed length is the one the server counted"
         )
         assert (one.completion_tokens, len(one.itl)) == (3, 2)
-    again = run_kvops("load", "show", env={"KVOPS_HOME": str(kvops_home)})
+    again = commands.load("show")
     assert again.returncode == 0
     assert "recall 100 % (4 of 4); at least 51 %" in again.stdout
     assert "needs 20 samples" in again.stdout
@@ -327,7 +331,7 @@ def test_plain_locust_runs_a_scenario_and_kvops_shows_it(kvops_home: Path) -> No
 def test_what_cannot_be_run_says_why(
     kvops_home: Path, arguments: list[str], code: int, words_wanted: str
 ) -> None:
-    result = run_kvops("load", *arguments, env={"KVOPS_HOME": str(kvops_home)})
+    result = commands.load(*arguments)
     assert result.returncode == code
     assert words_wanted in result.stderr
     assert "Traceback" not in result.stderr
@@ -359,23 +363,25 @@ def test_a_missing_key_is_said_to_be_missing(kvops_home: Path) -> None:
 
 
 def test_runs_are_listed_and_a_wrong_id_points_there(kvops_home: Path) -> None:
-    env = {"KVOPS_HOME": str(kvops_home)}
-    with serving(node) as server:
-        load(kvops_home, "run", "needle_recall", "--node", server.url, *SMALL)
-    (folder,) = kvops_home.glob("state/runs/*")
-    assert folder.name in run_kvops("load", "runs", env=env).stdout
-    listed = json.loads(run_kvops("load", "runs", "--json", env=env).stdout)
-    assert [one["run"] for one in listed] == [folder.name]
-    wrong = run_kvops("load", "show", "nope", env=env)
+    info = runs.RunInfo(
+        run="needle_recall-20260101T000000Z-abc", scenario="needle_recall", report="recall", options={}, users=1,
+        seed=0, target="http://127.0.0.1:1", started_at=0.0,
+    )  # fmt: skip
+    run = runs.create(info)
+    run.finish("finished")
+    assert info.run in commands.load("runs").stdout
+    listed = json.loads(commands.load("runs", "--json").stdout)
+    assert [one["run"] for one in listed] == [info.run]
+    wrong = commands.load("show", "nope")
     assert wrong.returncode == 2
     assert "kvops load runs" in wrong.stderr
-    near = run_kvops("load", "show", "x" + folder.name[1:], env=env)
-    assert f"did you mean {folder.name}" in near.stderr
+    near = commands.load("show", "x" + info.run[1:])
+    assert f"did you mean {info.run}" in near.stderr
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_the_list_stays_within_the_terminal(kvops_home: Path, columns: str) -> None:
-    said = run_kvops("load", "list", env={"KVOPS_HOME": str(kvops_home), "COLUMNS": columns}).stdout
+    said = commands.load("list", COLUMNS=columns).stdout
     prose = [line for line in said.splitlines() if not line.lstrip().startswith("--")]
     assert max(map(len, prose)) <= int(columns)
     assert "--max-prompt-tokens  [default: off]" in said

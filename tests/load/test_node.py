@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from kvops.load import server_samples
+from kvops.load.client import Client
 from kvops.load.injection import expectations
 from kvops.load.records import read_server
 from tests.harness import RunningNode
@@ -58,6 +61,28 @@ def test_ramp_counts_what_the_node_counts(tiny_node: RunningNode) -> None:
     if not total["cancelled"]:
         assert after["generation_tokens"] - before["generation_tokens"] == total["output_tokens"]
         assert after["prompt_tokens"] - before["prompt_tokens"] == total["prompt_tokens"]
+
+
+@pytest.mark.parametrize("with_control", [True, False])
+def test_our_node_tells_the_same_by_snapshot_and_by_metrics(
+    tiny_node: RunningNode, with_control: bool
+) -> None:
+    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    body["model"] = httpx.get(tiny_node.url + "/v1/models").json()["data"][0]["id"]
+    httpx.post(tiny_node.url + "/v1/completions", json=body, timeout=30).raise_for_status()
+    control = tiny_node.control_url if with_control else None
+    take = server_samples.source(Client(tiny_node.url), control, tiny_node.token)
+    assert take is not None
+    sample = take()
+    truth = server_samples.of_snapshot(tiny_node.snapshot(), 0.0)
+    assert sample is not None
+    told = ("kv_total", "kv_used", "kv_cached", "prompt_tokens", "generation_tokens", "running", "waiting",
+            "requests", "preemptions", "evictions", "engine_restarts", "prefix_query_tokens")  # fmt: skip
+    assert {name: getattr(sample, name) for name in told} == {
+        name: getattr(truth, name) for name in told
+    }
+    assert None not in [getattr(sample, name) for name in told]
+    assert sample.generation_tokens >= 4  # type: ignore[operator]
 
 
 @pytest.mark.model

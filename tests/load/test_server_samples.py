@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import httpx
-import pytest
-
 from kvops.load import server_samples
 from kvops.load.client import Client
 from kvops.load.records import ServerSample
-from tests.harness import RunningNode
 from tests.load.scripted import node, serving
 
 VLLM = """\
@@ -43,25 +39,3 @@ def test_a_node_that_tells_nothing_is_not_sampled() -> None:
     with serving(node) as server:
         assert server_samples.source(Client(server.url), None, None) is None
         assert server_samples.source(Client(server.url), server.url, "no token") is None
-
-
-@pytest.mark.parametrize("with_control", [True, False])
-def test_our_node_tells_the_same_by_snapshot_and_by_metrics(
-    tiny_node: RunningNode, with_control: bool
-) -> None:
-    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
-    body["model"] = httpx.get(tiny_node.url + "/v1/models").json()["data"][0]["id"]
-    httpx.post(tiny_node.url + "/v1/completions", json=body, timeout=30).raise_for_status()
-    control = tiny_node.control_url if with_control else None
-    take = server_samples.source(Client(tiny_node.url), control, tiny_node.token)
-    assert take is not None
-    sample = take()
-    truth = server_samples.of_snapshot(tiny_node.snapshot(), 0.0)
-    assert sample is not None
-    told = ("kv_total", "kv_used", "kv_cached", "prompt_tokens", "generation_tokens", "running", "waiting",
-            "requests", "preemptions", "evictions", "engine_restarts", "prefix_query_tokens")  # fmt: skip
-    assert {name: getattr(sample, name) for name in told} == {
-        name: getattr(truth, name) for name in told
-    }
-    assert None not in [getattr(sample, name) for name in told]
-    assert sample.generation_tokens >= 4  # type: ignore[operator]

@@ -2,70 +2,104 @@
 
 from __future__ import annotations
 
-import json
+import os
 import socket
 import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kvops.load.records import read_records
+import psutil
+import pytest
+
+from kvops.errors import LoadRunError
+from kvops.load import launcher, scenarios, workers
+from kvops.load.pacing import Pacing
+from kvops.load.records import read_client
+from kvops.load.spread import Address
 from tests.harness import KVOPS
+from tests.load.driven import FOLDER, drive, plan
 from tests.load.scripted import node, serving
 
+STEADY = scenarios.read(FOLDER / "steady.yaml")
 
-def free_port() -> int:
+
+@pytest.fixture
+def place() -> Address:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+        return Address("127.0.0.1", listener.getsockname()[1])
 
 
-def start(home: Path, *args: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*KVOPS, "load", *args], env={"KVOPS_HOME": str(home), "PATH": "", **env}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def take_part(place: Address, key: str, scenario: scenarios.Scenario = STEADY) -> workers.Outcome:
+    return workers.take_part(
+        scenario, place, threading.Event(), processes=1, api_key=key, allow_remote=()
+    )
 
 
-def test_workers_share_the_work_and_the_master_keeps_every_record(tmp_path: Path) -> None:
-    place = f"127.0.0.1:{free_port()}"
-    with serving(node) as server:
-        master = start(
-            tmp_path / "master", "run", "needle_recall", "--node", server.url, "--workers", "2", "--bind", place,
-            "--lengths", "128", "--depths", "0,50,100", "--repeats", "2", "--seed", "3", "--json",
-            KVOPS_API_KEY="of-the-master",
-        )  # fmt: skip
-        workers = [
-            start(
-                tmp_path / f"worker{i}", "worker", "needle_recall", "--master", place, KVOPS_API_KEY=f"of-worker-{i}"
-            )
-            for i in (0, 1)
-        ]  # fmt: skip
-        out, err = master.communicate(timeout=60)
-        ends = [worker.communicate(timeout=30) for worker in workers]
+def test_workers_share_the_work_and_the_master_keeps_every_record(
+    tmp_path: Path, place: Address
+) -> None:
+    pacing = Pacing(kind="constant", rate=20)
+    with serving(node) as server, ThreadPoolExecutor() as pool:
+        ends = [pool.submit(take_part, place, f"of-worker-{number}") for number in (0, 1)]
+        made = plan(server.url, tmp_path, pacing=pacing, workers=2, bind=place)
+        run, records = drive(made)
         asked = [r for r in server.requests if r.path == "/v1/chat/completions"]
-    assert master.returncode == 0, err
-    report = json.loads(out)
-    assert (report["report"]["found"], report["report"]["n"]) == (6, 6)
-    records = read_records(Path(report["folder"]))
-    assert len(records) == len({one.seq for one in records}) == len(asked) == 7
-    assert {one.worker for one in records} == {0, 1}
-    assert {r.headers["authorization"] for r in asked} == {
-        "Bearer of-worker-0",
-        "Bearer of-worker-1",
-    }
-    assert [worker.returncode for worker in workers] == [0, 0], ends
-    assert not list(tmp_path.glob("worker*/state/runs/*")), "a worker keeps nothing"
+        assert [end.result(60).exit_code for end in ends] == [0, 0]
+    assert run.info.status == "finished", run.info.reason
+    assert len(records) == len({one.seq for one in records}) == len(asked) == 40
+    assert [sum(one.worker == worker for one in records) for worker in (0, 1)] == [20, 20]
+    keys = {request.headers["authorization"] for request in asked}
+    assert keys == {"Bearer of-worker-0", "Bearer of-worker-1"}, "each has a key of its own"
+    assert {one.worker for one in read_client(run.folder)} == {0, 1}
+    started = run.info.started_at
+    assert all(started < one.t_send < time.time() for one in records)
 
 
-def test_a_worker_of_another_scenario_is_turned_away_and_both_sides_say_why(tmp_path: Path) -> None:
-    place = f"127.0.0.1:{free_port()}"
+@pytest.mark.long
+def test_a_worker_of_another_scenario_is_turned_away_and_both_sides_say_why(
+    tmp_path: Path, place: Address
+) -> None:
+    with serving(node) as server, ThreadPoolExecutor() as pool:
+        end = pool.submit(take_part, place, "key", scenarios.find("needle_recall"))
+        run, _ = drive(plan(server.url, tmp_path, workers=1, bind=place))
+        with pytest.raises(LoadRunError, match="the master runs steady, this worker needle_recall"):
+            end.result(60)
+    assert run.info.status == "failed"
+    assert "the master runs steady, this worker needle_recall" in run.info.reason
+
+
+@pytest.mark.long
+def test_the_command_of_a_worker_waits_and_can_be_stopped(place: Address) -> None:
+    process = subprocess.Popen(
+        [*KVOPS, "load", "worker", "needle_recall", "--master", f"{place.host}:{place.port}"],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "waiting for the master at 127.0.0.1:" in process.stderr.readline()
+    process.terminate()
+    assert process.wait(40) == 130
+
+
+def test_a_worker_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
+    """Its share of the requests would be missing, and nobody would know."""
+    killed = threading.Event()
+
+    def kill_a_worker(progress: launcher.Progress) -> None:
+        if progress.records and not killed.is_set():
+            (locust,) = psutil.Process(os.getpid()).children()
+            locust.children()[-1].kill()
+            killed.set()
+
     with serving(node) as server:
-        master = start(
-            tmp_path / "master", "run", "oversize_injection", "--node", server.url, "--workers", "1", "--bind", place
-        )  # fmt: skip
-        worker = start(tmp_path / "worker", "worker", "needle_recall", "--master", place)
-        _, said = worker.communicate(timeout=60)
-        told, _ = master.communicate(timeout=60)
-    assert worker.returncode == 1
-    assert "the master runs oversize_injection, this worker needle_recall" in said
-    assert "the master runs oversize_injection, this worker needle_recall" in told
-    assert master.returncode in (1, 3)
+        made = plan(
+            server.url,
+            tmp_path,
+            pacing=Pacing(kind="constant", rate=20),
+            duration=60.0,
+            processes=2,
+        )
+        run = launcher.run(made, kill_a_worker, threading.Event())
+    assert run.info.status == "failed"
+    assert "went away" in run.info.reason
