@@ -131,3 +131,8 @@ def test_kept_runs_are_listed_with_their_outcome_and_unreadable_ones_too(kvops_h
     assert "finished" in str(lines["whole-1"])
     assert str(lines["broken-1"]) == "broken-1  unreadable"
     assert lines["broken-1"].as_json()["status"] == "unreadable"
+
+
+def test_a_run_of_few_requests_has_no_throughput_to_compare(tmp_path: Path) -> None:
+    """Windows of a few requests each would come and go by chance."""
+    assert outcomes(compared(tmp_path, chat(300), chat(40, seed=3)))["output"] == "too few"

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from kvops.load.runs import Run
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RunName = typer.Argument(metavar="RUN", help="Id, start of an id, or folder.")
+Before = typer.Argument(
+    metavar="BEFORE", help="The run to hold it against: id, start of an id, or folder."
+)
+After = typer.Argument(metavar="AFTER", help="The run to judge.")
 
 
 def list_runs(as_json: Json = False) -> None:
@@ -75,8 +78,8 @@ def _export(flag: str, path: Path, data: bytes) -> None:
 
 
 def compare(
-    before: Annotated[str, RunName],
-    after: Annotated[str, RunName],
+    before: Annotated[str, Before],
+    after: Annotated[str, After],
     as_json: Json = False,
     tolerance: Annotated[
         float,

@@ -29,7 +29,8 @@ SCHEMA_VERSION = 1
 CONFIDENCE = 0.98
 """Of each measure, as Kayenta's judge has it: several are asked at once."""
 WINDOWS = 30
-"""Of a run, for its throughput."""
+PER_WINDOW = 10
+"""Requests in a window of a run's throughput: the tokens of fewer come and go by chance."""
 Unit = Literal["seconds", "tokens/s", "share"]
 
 
@@ -164,20 +165,25 @@ def _kind(record: RequestRecord) -> str:
 
 
 def _throughput(before: RunData, after: RunData, tolerance: float) -> Row:
-    old, new = (_rates(data) for data in (before, after))
+    windows = min(WINDOWS, *(len(data.records) // PER_WINDOW for data in (before, after)))
+    old, new = (_rates(data, windows) for data in (before, after))
     found = compare(old, new, direction="higher", tolerance=tolerance, confidence=CONFIDENCE)
     return Row(
-        measure="output", unit="tokens/s", before=found.before, after=found.after, comparison=found
+        measure="output",
+        unit="tokens/s",
+        before=found.before,
+        after=found.after,
+        comparison=found,
     )
 
 
-def _rates(data: RunData) -> Values | list[float]:
+def _rates(data: RunData, windows: int) -> Values | list[float]:
     """Output tokens a second in equal parts of the run; the first and the last are cut by its ends."""
-    window = window_seconds(data.records)
-    if not window:
+    length = window_seconds(data.records)
+    if not length or not windows:
         return []
     start = min(record.t_send for record in data.records)
-    return token_rates(data.records, start, window / WINDOWS, WINDOWS)[1:-1]
+    return token_rates(data.records, start, length / windows, windows)[1:-1]
 
 
 def _shares(

@@ -86,9 +86,11 @@ def compare(
         return told if old.any() or new.any() else msgspec.structs.replace(told, outcome="same")
     shift, low, high = (end / abs(middle) for end in _shift(old, new, confidence))
     p_value, delta = _rank_test(old, new)
-    differs = p_value <= 1 - confidence
+    outcome = _outcome(shift, low, high, tolerance, direction)
+    if outcome != "same" and p_value > 1 - confidence:
+        outcome = "too few"
     return msgspec.structs.replace(
-        told, outcome=_outcome(shift, low, high, differs, tolerance, direction), shift=_finite(shift),
+        told, outcome=outcome, shift=_finite(shift),
         shift_low=_finite(low), shift_high=_finite(high), p_value=p_value, cliffs_delta=delta,
     )  # fmt: skip
 
@@ -116,7 +118,7 @@ def compare_shares(
     low = shift - math.hypot(told.after - ends[1][0], ends[0][1] - told.before)
     high = shift + math.hypot(ends[1][1] - told.after, told.before - ends[0][0])
     return msgspec.structs.replace(
-        told, outcome=_outcome(shift, low, high, not low <= 0 <= high, tolerance, direction), shift=shift,
+        told, outcome=_outcome(shift, low, high, tolerance, direction), shift=shift,
         shift_low=low, shift_high=high,
     )  # fmt: skip
 
@@ -157,11 +159,11 @@ def _share(hits: tuple[int, int]) -> float | None:
 
 
 def _outcome(
-    shift: float, low: float, high: float, differs: bool, tolerance: float, direction: Direction
+    shift: float, low: float, high: float, tolerance: float, direction: Direction
 ) -> Outcome:
     if -tolerance <= low and high <= tolerance:
         return "same"
-    if not differs or abs(shift) <= tolerance:
+    if low <= 0 <= high or abs(shift) <= tolerance:
         return "too few"
     return "worse" if (shift > 0) == (direction == "lower") else "better"
 
