@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import ssl
 import threading
 import time
 
 import pytest
 
-from kvops.load.client import Client, Timeouts
-from kvops.load.exchange import Exchange
+from kvops.load.client import Client, Leave, Timeouts
+from kvops.load.exchange import Exchange, classify
 from kvops.load.records import ErrorClass
 from tests.load.scripted import Reply, Request, Respond, serving
 
@@ -271,3 +273,58 @@ def test_the_key_travels_in_the_header() -> None:
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not an http"):
         Client(url)
+
+
+@pytest.mark.parametrize("leave", [Leave(deltas=2), Leave(after=0.2), Leave(deltas=900, after=0.2)])
+def test_a_client_leaves_when_it_was_told_to(leave: Leave) -> None:
+    """The server goes on until the closed connection stops it."""
+    left = threading.Event()
+
+    def respond(_: Request, reply: Reply) -> None:
+        reply.stream()
+        try:
+            for _ in range(1000):
+                reply.content("x")
+                time.sleep(0.02)
+        except OSError:
+            left.set()
+
+    with serving(respond) as server:
+        got = Client(server.url).complete("/v1/chat/completions", BODY, leave=leave)
+        assert left.wait(10), "the connection was dropped"
+    assert (got.left, got.error_class, got.done) == (True, None, False)
+    assert len(got.deltas) >= 2
+    assert len(got.deltas) < 900
+
+
+def test_a_stream_that_ends_before_the_client_leaves_was_not_left() -> None:
+    def respond(_: Request, reply: Reply) -> None:
+        reply.stream()
+        reply.content("x")
+        reply.done()
+
+    with serving(respond) as server:
+        got = Client(server.url).complete("/v1/chat/completions", BODY, leave=Leave(deltas=2))
+    assert (got.left, got.done, got.error_class) == (False, True, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), ErrorClass.CONNECT_FAILED),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), ErrorClass.CONNECT_FAILED),
+        (OSError(errno.EMFILE, "Too many open files"), ErrorClass.CLIENT_SATURATED),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), ErrorClass.CLIENT_SATURATED),
+        (ConnectionRefusedError(), ErrorClass.CONNECT_REFUSED),
+        (TimeoutError(), ErrorClass.CONNECT_TIMEOUT),
+        (ConnectionResetError(), ErrorClass.CONNECTION_RESET),
+        (ssl.SSLCertVerificationError(), ErrorClass.TLS),
+    ],
+)
+def test_what_keeps_a_connection_from_standing_has_a_class(
+    error: OSError, wanted: ErrorClass
+) -> None:
+    """A want of descriptors or ports is the client's own, never the node's failure."""
+    got = Exchange()
+    classify(got, error)
+    assert got.error_class is wanted

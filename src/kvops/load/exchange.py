@@ -60,10 +60,51 @@ class Exchange(msgspec.Struct, kw_only=True):
         return tuple(round(b - a, 6) for a, b in zip(self.deltas, self.deltas[1:], strict=False))
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: msgspec.UnsetType = msgspec.UNSET
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Piece(msgspec.Struct):
+    """An event as nearly all are: one delta, and neither usage nor an error."""
+
+    choices: tuple[_Choice]
+    usage: None = None
+    error: None = None
+
+
+_PIECE = msgspec.json.Decoder(_Piece)
+"""Twice as fast as reading the whole event; whatever does not fit is read whole, below."""
+
+
 def take_event(event: bytes, at: float, exchange: Exchange) -> None:
+    """Raises ValueError for what is no event of a completion."""
     if event == b"[DONE]":
         exchange.done = True
         return
+    try:
+        (choice,) = _PIECE.decode(event).choices
+    except msgspec.ValidationError:
+        return _take_whole(event, at, exchange)
+    delta = choice.delta
+    content = (choice.text or "") + (delta.content or "" if delta is not None else "")
+    if delta is not None and delta.reasoning_content:
+        content = delta.reasoning_content + content
+    exchange.finish_reason = choice.finish_reason or exchange.finish_reason
+    if content:
+        exchange.text += content
+        exchange.deltas.append(at)
+    return None
+
+
+def _take_whole(event: bytes, at: float, exchange: Exchange) -> None:
     answer = msgspec.json.decode(event)
     if not isinstance(answer, dict):
         raise ValueError("an event of the stream is no JSON object")

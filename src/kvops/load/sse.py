@@ -18,6 +18,11 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events completed by `chunk`, in order. Raises LineTooLong."""
+        # What nearly every read of a stream brings: one whole event of one line.
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and not (self._rest or self._data):
+            whole = chunk[6:-2]
+            if b"\n" not in whole and b"\r" not in whole and 0 < len(whole) <= MAX_LINE:
+                return [whole]
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > MAX_LINE or any(len(line) > MAX_LINE for line in lines):
             raise LineTooLong(f"a line of the stream is longer than {MAX_LINE} bytes")
