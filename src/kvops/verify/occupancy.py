@@ -59,7 +59,10 @@ async def occupancy(context: Context) -> Occupancy:
     names = _NAMES.get(context.facts.engine or "")
     if names is None:
         skip(f"{context.facts.engine or 'this engine'} shows no running requests or KV usage")
-    page = prometheus.parse((await context.api.get("/metrics")).text)
+    reply = await context.api.get("/metrics")
+    if reply.status != 200:
+        skip(f"/metrics answers {reply.status}: no running requests or KV usage is shown")
+    page = prometheus.parse(reply.text)
     running, used = page.total(names.running), page.total(names.kv_used, **names.kv_labels)
     if running is None or used is None:
         skip(f"/metrics has no {names.running} or no {names.kv_used}")

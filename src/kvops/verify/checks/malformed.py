@@ -32,6 +32,8 @@ class Malformed(msgspec.Struct, frozen=True):
     name: str
     body: bytes
     path: str = COMPLETIONS
+    also: tuple[int, ...] = ()
+    """Statuses that say as much, beside those of every refusal."""
     may_be_taken: bool = False
     """Unusual, but nothing forbids it: an answer is as good as a refusal."""
 
@@ -82,7 +84,7 @@ def _wrong_fields(model: str) -> list[Malformed]:
         Malformed("logit_bias of no token", sent('"max_tokens": 1, "logit_bias": {"-7": 1}')),
         Malformed("prompt an object", f'{{"model": {_json(model)}, "prompt": {{}}}}'.encode()),
         Malformed("prompt of no token", _prompt_of_ids(model, 2**40)),
-        Malformed("model a number", b'{"model": 7, "prompt": "Hi", "max_tokens": 1}'),
+        Malformed("model a number", b'{"model": 7, "prompt": "Hi", "max_tokens": 1}', also=(404,)),
         Malformed(
             "null character in a prompt",
             f'{{"model": {_json(model)}, "prompt": "a\\u0000b", "max_tokens": 1}}'.encode(),
@@ -182,7 +184,7 @@ def judged(reply: Reply, probe: Malformed) -> list[str]:
     """What is wrong with the answer to a malformed body; `status 200` alone when it was taken."""
     if 200 <= reply.status < 300:
         return [] if probe.may_be_taken else ["status 200"]
-    return error_faults(reply, REFUSED)
+    return error_faults(reply, (*REFUSED, *probe.also))
 
 
 async def _canary(context: Context) -> str:
