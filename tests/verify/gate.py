@@ -16,6 +16,7 @@ from kvops.verify.result import CheckResult, Report
 from kvops.verify.runner import Terms
 from kvops.verify.selection import plan
 
+LIGHT = {"requests": 30, "max_users": 6, "prompt_tokens": 32, "max_tokens": 8}
 HASTY: dict[str, dict[str, Any]] = {
     "reach.health": {"answer_within": 1},
     "metrics.contract": {"settle_within": 0.3},
@@ -25,6 +26,11 @@ HASTY: dict[str, dict[str, Any]] = {
     "claims.queue_bound": {"refused_within": 2},
     "claims.deadline": {"slack": 1},
     "claims.tenant_quota": {"within": 2},
+    "load.concurrency": LIGHT,
+    "load.ledger": LIGHT,
+    "kv.empty_after": LIGHT | {"within": 1},
+    "memory.evictions": LIGHT,
+    "resources.memory_peak": LIGHT,
 }
 """By check, for a broken node, which is given up soon. What is not listed has the check's own."""
 

@@ -6,6 +6,7 @@ Runs in a process of its own (fork server), so what is replaced here is replaced
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -143,6 +144,8 @@ def _assembled(order: Order, loaded: LoadedConfig, asked: Any) -> type[Daemon]:
     setattr(node_daemon, "control_plane", control)  # noqa: B010
     if "role_first_token" in order.defects:
         _count_roles()
+    if "loses_counts" in order.defects:
+        _lose_counts()
     return Daemon
 
 
@@ -177,6 +180,17 @@ def _count_roles() -> None:
         honest(meter, seconds * FAST_TTFT, prompt_tokens)
 
     setattr(Meter, "first_token", first_token)  # noqa: B010
+
+
+def _lose_counts() -> None:
+    honest = Meter.prompt_read
+    numbers = itertools.count(1)
+
+    def prompt_read(meter: Meter, tokens: int) -> None:
+        if next(numbers) % 10:
+            honest(meter, tokens)
+
+    setattr(Meter, "prompt_read", prompt_read)  # noqa: B010
 
 
 class Counting:
