@@ -26,7 +26,7 @@ def answer(
     fields = {
         "run": "r", "scenario": "s", "name": name, "seq": round(at * 1000), "user": 0, "t_send": at, "ttft": ttft,
         "itl": gaps, "last": last, "e2e": last or 0.1, "prompt_tokens": 100, "cached_tokens": 0,
-        "completion_tokens": tokens, "status": 200, "expected": True,
+        "completion_tokens": tokens, "asked_input": 100, "status": 200, "expected": True,
     }  # fmt: skip
     return RequestRecord(**(fields | more))
 

@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -102,6 +103,8 @@ def test_a_busy_client_makes_a_pass_inconclusive_but_no_failure_good() -> None:
 
 
 def test_a_cache_that_answered_for_the_model_is_told() -> None:
+    later = chats(80, cached_tokens=90, asked_input=None)
+    assert slo.judge(run("chat_online", later)).notes == (), "later turns bring their own context"
     (note,) = slo.judge(run("chat_online", chats(80, cached_tokens=90))).notes
     assert "90 % of the prompt tokens came from the prefix cache" in note
 
@@ -213,7 +216,7 @@ def test_a_whale_that_makes_everyone_wait_fails() -> None:
 
 
 def test_a_node_too_slow_for_minnows_alone_says_nothing_of_fairness() -> None:
-    data = run("whale_and_minnows", sides("minnow", "whale", 4.0, 5.0))
+    data = run("whale_and_minnows", sides("minnow", "whale", 8.0, 9.0))
     check(fairness, data, "inconclusive", "alone, TTFT p95")
 
 
@@ -353,6 +356,13 @@ def test_a_steady_soak_passes() -> None:
 )
 def test_a_drift_fails_and_is_named(records: Any, server: Any, words: str) -> None:
     check(soak, run("soak", records, server=server), "fail", words)
+
+
+def test_memory_that_others_share_is_not_blamed_on_the_node() -> None:
+    ledger = snap.MemoryLedger("cpu", 1000, 300, 200, 50, 50, 400, 0, 0)
+    shared = msgspec.structs.replace(snapshot(), memory=snap.Known(ledger, 0.0))
+    data = run("soak", steady(), server=beats(memory=0.2), before=shared)
+    check(soak, data, "inconclusive", "the other processes of the machine are among it")
 
 
 def test_a_soak_that_gets_faster_is_no_drift() -> None:

@@ -108,8 +108,9 @@ def client_gaps(data: RunData) -> list[str]:
 
 
 def cache_notes(records: Sequence[RequestRecord]) -> list[str]:
-    """Distinct prompts that a prefix cache answered all the same: the times flatter."""
-    good = [record for record in records if record.expected and record.cached_tokens is not None]
+    """Distinct prompts that a prefix cache answered all the same: the times flatter. Later turns may hit."""
+    first = [record for record in records if record.expected and record.asked_input is not None]
+    good = [record for record in first if record.cached_tokens is not None]
     cached, asked = (
         sum(record.cached_tokens or 0 for record in good),
         sum(record.prompt_tokens or 0 for record in good),

@@ -112,9 +112,7 @@ def _head(data: RunData) -> Text:
 
 def _numbers(found: Analysis) -> RenderableType:
     total = found.summary
-    failed = f"{total.failed} failed" + (
-        f", {total.cancelled} cut off at the end" if total.cancelled else ""
-    )
+    failed = f"{total.failed} failed" + (f", {total.cancelled} cut off" if total.cancelled else "")
     title = f"{total.requests} requests, {total.succeeded} as expected, {failed}\n{_tokens(total)}"
     titles = ("", "p50", "p95", "p99", "max", "n", "p95+failed")
     table = Columns(titles, give_up=("p95+failed", "p99", "max"))

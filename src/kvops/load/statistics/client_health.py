@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -44,8 +45,18 @@ def client_health(
         lag_max=max((sample.lag for sample in samples), default=None),
         lateness=late,
         unsent=unsent,
-        doubt=saturation(samples) or _late(late) or _unsent(unsent, len(records)),
+        doubt=saturation(_while_sending(samples, records))
+        or _late(late)
+        or _unsent(unsent, len(records)),
     )
+
+
+def _while_sending(
+    samples: Sequence[ClientSample], records: Sequence[RequestRecord]
+) -> list[ClientSample]:
+    """Without the seconds in which the client itself came up: a sample tells of the second before it."""
+    begun = min((record.t_send for record in records), default=-math.inf)
+    return [sample for sample in samples if sample.at >= begun + 1.0]
 
 
 def saturation(samples: Sequence[ClientSample]) -> str | None:
