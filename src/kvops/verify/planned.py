@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -14,12 +15,14 @@ from kvops.load.statistics import summarize
 from kvops.telemetry import prometheus
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 from kvops.verify.check import Parameters
-from kvops.verify.context import Context
+from kvops.verify.context import Context, pause
 from kvops.verify.driven import drive, trusted
 from kvops.verify.timing import once
 
 SCENARIO = "batch_offline"
 """A list of requests worked off by so many users: it ends with the last answer, however fast the node is."""
+SETTLE_WITHIN = 5.0
+"""Seconds until the node's counters must show the last request."""
 STEP_REQUESTS = 12
 """Of a step below the full load."""
 _COUNTERS = {
@@ -58,8 +61,12 @@ class Planned(msgspec.Struct, frozen=True):
     """By rising number of users; the last is the full load, unless more users brought nothing."""
     gained: float | None
     """Tokens a second of several users, so many times those of one; None where one user is the full load."""
+    repeated: tuple[RunData, ...]
+    """Steps that were measured a second time."""
     counted: tuple[TokenCounts | None, TokenCounts | None]
-    """By `/metrics`, before and after all steps."""
+    """By `/metrics`, before and after all of it."""
+    after: NodeSnapshot | None
+    """Taken once the node's counters had shown the last request, or had their time to."""
 
     @property
     def full(self) -> RunData:
@@ -67,15 +74,12 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> list[RequestRecord]:
-        return [record for step in self.steps for record in step.records]
+        """Of all that was sent."""
+        return [record for step in (*self.steps, *self.repeated) for record in step.records]
 
     @property
     def before(self) -> NodeSnapshot | None:
         return self.steps[0].info.before
-
-    @property
-    def after(self) -> NodeSnapshot | None:
-        return self.full.info.after
 
 
 async def planned_load(context: Context, parameters: LoadParameters) -> Planned:
@@ -91,29 +95,59 @@ async def _send(context: Context, parameters: LoadParameters) -> Planned:
     users = await planned_users(context, parameters)
     before = await token_counts(context)
     steps: list[RunData] = []
+    repeated: list[RunData] = []
     gained: float | None = None
     for step in ramp(users):
         requests = parameters.requests if step == users else max(STEP_REQUESTS, 3 * step)
         steps.append(await send_step(context, parameters, step, requests))
         if len(steps) == 2:
-            gained = await _gain(context, parameters, steps[0], steps[1])
+            gained, repeated = await _gain(context, parameters, steps[0], steps[1])
             if gained < parameters.gain:
                 break
-    return Planned(users, tuple(steps), gained, (before, await token_counts(context)))
+    told = tokens_told([record for run in (*steps, *repeated) for record in run.records])
+    after, snapshot = await _settled(context, before, told)
+    return Planned(users, tuple(steps), gained, tuple(repeated), (before, after), snapshot)
 
 
 async def _gain(
     context: Context, parameters: LoadParameters, one: RunData, several: RunData
-) -> float:
+) -> tuple[float, list[RunData]]:
     """A step that brings too little is measured again, beside another of one user: a slow moment is no bound."""
     gain = rate(several) / (rate(one) or 1.0)
     if gain >= parameters.gain:
-        return gain
+        return gain, []
     again = [
-        rate(await send_step(context, parameters, step.info.users, len(step.records)))
+        await send_step(context, parameters, step.info.users, len(step.records))
         for step in (one, several)
     ]
-    return max(gain, max(rate(several), again[1]) / (min(rate(one), again[0]) or 1.0))
+    alone, together = min(rate(one), rate(again[0])), max(rate(several), rate(again[1]))
+    return together / (alone or 1.0), again
+
+
+def tokens_told(records: Sequence[RequestRecord]) -> TokenCounts:
+    """What the usage of all answers adds up to."""
+    return TokenCounts(
+        sum(record.prompt_tokens or 0 for record in records),
+        sum(record.completion_tokens or 0 for record in records),
+    )
+
+
+async def _settled(
+    context: Context, before: TokenCounts | None, told: TokenCounts
+) -> tuple[TokenCounts | None, NodeSnapshot | None]:
+    """The node's counters once they show what the clients were told, or had SETTLE_WITHIN for it."""
+    deadline = time.monotonic() + SETTLE_WITHIN
+    while True:
+        after = await token_counts(context)
+        snapshot = await context.node.snapshot() if context.node is not None else None
+        shown = before is None or after is None or moved(before, after) == told
+        if shown or time.monotonic() >= deadline:
+            return after, snapshot
+        await pause()
+
+
+def moved(before: TokenCounts, after: TokenCounts) -> TokenCounts:
+    return TokenCounts(after.prompt - before.prompt, after.generated - before.generated)
 
 
 async def send_step(

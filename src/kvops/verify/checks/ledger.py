@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import time
-
-from pydantic import Field
-
 from kvops.load.records import RequestRecord
 from kvops.load.statistics import ledger
-from kvops.telemetry.snapshot import NodeSnapshot
 from kvops.units import format_whole
 from kvops.verify.check import Check, Outcome, fail, inconclusive, skip
-from kvops.verify.context import Context, pause
+from kvops.verify.context import Context
 from kvops.verify.driven import artifact, kept
-from kvops.verify.planned import LoadParameters, Planned, TokenCounts, planned_load, token_counts
+from kvops.verify.planned import (
+    LoadParameters,
+    Planned,
+    TokenCounts,
+    moved,
+    planned_load,
+    tokens_told,
+)
 
 _REMEDY = (
     "bills, quotas and dashboards count wrongly: compare usage, /metrics and the snapshot of one request, "
@@ -21,17 +23,8 @@ _REMEDY = (
 )
 
 
-class LedgerParameters(LoadParameters):
-    settle_within: float = Field(default=5.0, gt=0)
-    """Seconds until the node's counters must show the last request."""
-
-
-async def client_ledger(context: Context, parameters: LedgerParameters) -> Outcome:
+async def client_ledger(context: Context, parameters: LoadParameters) -> Outcome:
     load = await planned_load(context, parameters)
-    wanted = TokenCounts(
-        sum(record.prompt_tokens or 0 for record in load.records),
-        sum(record.completion_tokens or 0 for record in load.records),
-    )
     blind = [r for r in load.records if r.completion_tokens is None and r.ttft is not None]
     if blind or not load.records:
         inconclusive(
@@ -40,38 +33,19 @@ async def client_ledger(context: Context, parameters: LedgerParameters) -> Outco
             remedy="see resp.usage",
             n=len(load.records),
         )
-    found = await _settled(context, load, wanted, parameters.settle_within)
-    return judge(load, wanted, found)
+    found = counted(load)
+    if not found:
+        skip("neither /metrics nor a snapshot of this node counts tokens")
+    return judge(load, tokens_told(load.records), found)
 
 
-async def _settled(
-    context: Context, load: Planned, wanted: TokenCounts, within: float
-) -> dict[str, TokenCounts]:
-    """What `/metrics` and the snapshot say was read and made since before the load, once they agree or time is up."""
-    deadline = time.monotonic() + within
-    while True:
-        found = _moved(load, await token_counts(context), await _snapshot(context))
-        if not found:
-            skip("neither /metrics nor a snapshot of this node counts tokens")
-        if all(one == wanted for one in found.values()) or time.monotonic() >= deadline:
-            return found
-        await pause()
-
-
-async def _snapshot(context: Context) -> NodeSnapshot | None:
-    return await context.node.snapshot() if context.node is not None else None
-
-
-def _moved(
-    load: Planned, page: TokenCounts | None, snapshot: NodeSnapshot | None
-) -> dict[str, TokenCounts]:
+def counted(load: Planned) -> dict[str, TokenCounts]:
+    """By what the counters of `/metrics` and of the snapshot moved over the load, where the node has them."""
     found = {}
-    before = load.counted[0]
-    if page is not None and before is not None:
-        found["/metrics"] = TokenCounts(
-            page.prompt - before.prompt, page.generated - before.generated
-        )
-    told = ledger(load.before, snapshot, load.records).counters
+    before, after = load.counted
+    if before is not None and after is not None:
+        found["/metrics"] = moved(before, after)
+    told = ledger(load.before, load.after, load.records).counters
     if told:
         found["snapshot"] = TokenCounts(told[0].node, told[1].node)
     return found
@@ -143,7 +117,7 @@ LEDGER = Check(
     id="load.ledger",
     title="Tokens counted alike",
     purpose="What clients were told they used is what the node's counters moved by, to the token.",
-    parameters=LedgerParameters,
+    parameters=LoadParameters,
     run=client_ledger,
     area="V5",
     typical=1.0,
