@@ -22,5 +22,9 @@ class Agent(PlanUser):
             )  # fmt: skip
             if got.error_class is not None:
                 return
-            talk.answered(got.text)
+            talk.answered(got)
+            if not talk.fits(
+                options["tool_tokens"], options["max_tokens"], self.session.endpoint.max_model_len
+            ):
+                return
             text = conversations.tool_result(source, turn, options["tool_tokens"])

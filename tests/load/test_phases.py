@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kvops.load import conversations
-from kvops.load.exchange import Exchange
+from kvops.load.exchange import Exchange, Usage
 from kvops.load.growth import Point, growths
 from kvops.load.phases import Timetable
 from kvops.load.refusals import LONGEST_WAIT, refused, retry_after
@@ -50,12 +50,16 @@ def test_only_429_and_503_are_refusals() -> None:
 def test_a_conversation_sends_all_before_it_and_its_own_list_stays() -> None:
     talk = conversations.Conversation([conversations.system(random.Random(1), 60)])
     first = talk.ask("one")
-    talk.answered("1")
+    talk.answered(Exchange(text="1", usage=Usage(prompt=70, completion=2)))
     second = talk.ask("two")
     assert [one["role"] for one in first] == ["system", "user"]
     assert [one["role"] for one in second] == ["system", "user", "assistant", "user"]
     assert second[:2] == first
     assert conversations.Conversation().messages == []
+    assert talk.used == 72
+    assert talk.fits(20, 8, 72 + 28 + conversations.SLACK)
+    assert not talk.fits(20, 9, 72 + 28 + conversations.SLACK)
+    assert talk.fits(10**6, 8, None)
 
 
 def test_agents_texts_differ_and_come_again_with_the_seed() -> None:

@@ -84,6 +84,15 @@ def test_agent_loop(node: FaultyNode) -> None:
     assert facts(data)["reuse"] > 0.9
 
 
+def test_a_loop_ends_where_its_context_is_full(node: FaultyNode) -> None:
+    data = load(
+        node, "agent_loop", "--loops", "1", "--turns", "12", "--tool-tokens", "900", users=1
+    )
+    assert outcome(data).startswith("inconclusive: ")
+    assert not any(one.failed for one in data.records)
+    assert 3 <= len(facts(data)["turns"]) < 6
+
+
 def test_batch_offline(node: FaultyNode) -> None:
     data = load(node, "batch_offline", "--requests", "30", "--max-tokens", "8", users=4)
     assert outcome(data) == "pass: "

@@ -7,8 +7,11 @@ from typing import Any
 
 import msgspec
 
+from kvops.load.exchange import Exchange
 from kvops.load.workload import prompt
 
+SLACK = 32
+"""Tokens that the template adds to a turn, and that an estimated length is off."""
 TOOLS = ("search", "read_file", "run_tests", "query", "list_files")
 
 
@@ -16,14 +19,21 @@ class Conversation(msgspec.Struct):
     """The messages so far. Each asked turn goes with all before it."""
 
     messages: list[dict[str, Any]] = []
+    used: int = 0
+    """Tokens so far, as the node counted them."""
 
     def ask(self, text: str) -> list[dict[str, Any]]:
         """Append the user's turn; the messages to send."""
         self.messages.append({"role": "user", "content": text})
         return list(self.messages)
 
-    def answered(self, text: str) -> None:
-        self.messages.append({"role": "assistant", "content": text})
+    def answered(self, got: Exchange) -> None:
+        self.messages.append({"role": "assistant", "content": got.text})
+        self.used = (got.usage.prompt or self.used) + (got.usage.completion or 0)
+
+    def fits(self, tokens: int, answer: int, limit: int | None) -> bool:
+        """Whether a turn of so many tokens and its answer still have room; a real client would stop there too."""
+        return limit is None or self.used + tokens + answer + SLACK <= limit
 
 
 def system(source: random.Random, tokens: int) -> dict[str, Any]:
