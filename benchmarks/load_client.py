@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.table import Row
+from benchmarks.truth import STREAM_SECONDS
 from kvops.load import launcher, runs, scenarios
 from kvops.load.pacing import Pacing
 from kvops.load.records import read_client, read_records
@@ -21,7 +22,7 @@ from kvops.telemetry.targets import Target
 SCENARIO = Path(__file__).parent / "scenarios" / "streams.yaml"
 SECONDS = 20.0
 SETTLING = 3.0
-"""Seconds at the start, while all users begin at once, that the client's CPU is not read."""
+"""Seconds at the start, until all streams are there, that the client's CPU is not read."""
 
 
 @contextmanager
@@ -82,10 +83,12 @@ def cpu_row(streams: int) -> Row:
     )
 
 
-def _drive(url: str, users: int, out: Path) -> runs.Run:
+def _drive(url: str, streams: int, out: Path) -> runs.Run:
+    """So many streams at any moment, each begun when one has ended, evenly over the time."""
+    pacing = Pacing(kind="constant", rate=streams / STREAM_SECONDS)
     plan = launcher.Plan(
-        scenario=scenarios.read(SCENARIO), target=Target(name="truth", url=url), options={}, users=users,
-        duration=SECONDS, seed=0, out=out, pacing=Pacing(),
+        scenario=scenarios.read(SCENARIO), target=Target(name="truth", url=url), options={}, users=1,
+        duration=SECONDS, seed=0, out=out, pacing=pacing,
     )  # fmt: skip
     return launcher.run(plan, lambda _: None, threading.Event())
 

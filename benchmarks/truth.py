@@ -18,6 +18,7 @@ GAP = 0.02
 """Seconds from one token to the next."""
 FIRST = 0.05
 """Seconds from a request to its first token."""
+STREAM_SECONDS = FIRST + TOKENS * GAP
 _EVENT = (
     'data: {{"id":"chatcmpl-7f3a9c1e5b2d4f60","object":"chat.completion.chunk","created":1767225600,"model":"truth",'
     '"choices":[{{"index":0,"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":null}}]}}\n\n'

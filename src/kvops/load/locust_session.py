@@ -189,8 +189,11 @@ class Session:
     def watch(self, parent: int | None) -> None:
         """Once a second: how busy and how late this process is, and whether its parent is still there."""
         process = psutil.Process()
+        # Until there is a user locust is still starting, which says nothing of how it will keep up.
+        while not self.environment.runner.user_count and parent in (None, os.getppid()):
+            gevent.sleep(TICK)
         process.cpu_percent()
-        while parent is None or os.getppid() == parent:
+        while parent in (None, os.getppid()):
             lag, until = 0.0, time.perf_counter() + 1
             while (before := time.perf_counter()) < until:
                 gevent.sleep(TICK)
