@@ -7,7 +7,7 @@ import importlib
 
 from benchmarks.table import print_table
 
-ROOMS = {"first_light": "first_light", "engine": "engine", "node": "operated"}
+ROOMS = {"first_light": "first_light", "engine": "engine", "node": "operated", "load": "load"}
 """What is asked for, and the module that measures it."""
 
 
