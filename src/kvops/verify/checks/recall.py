@@ -62,7 +62,7 @@ class Score(msgspec.Struct, frozen=True):
 
 async def grid(context: Context, parameters: GridParameters) -> Outcome:
     data = await _recall(context, parameters)
-    _require_answers(data)
+    require_answers(data)
     return judge(scores(data.records), parameters, data)
 
 
@@ -119,7 +119,7 @@ def fitting(lengths: Sequence[int], limit: int | None, answer: int = 32) -> list
     return sorted({min(length, most) for length in lengths})
 
 
-def _require_answers(data: RunData) -> None:
+def require_answers(data: RunData) -> None:
     """Every prompt was answered, rightly or not."""
     options = data.info.options
     planned = len(plan(data.info.seed, options["lengths"], options["depths"], options["repeats"]))
