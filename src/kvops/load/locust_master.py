@@ -26,6 +26,19 @@ PATIENCE = 600.0
 """Seconds that the workers have to come."""
 STOP_PATIENCE = STOP_TIMEOUT + 5.0
 LOOK = 0.1
+TURN_AWAY_PATIENCE = 3.0
+LEAVES_AFTER = 0.5
+"""Seconds that a last message has to leave a process before it ends."""
+
+
+def turn_away(environment: Any, reason: str) -> None:
+    """Tell the workers that there will be no run: they would else wait for it."""
+    runner, until = environment.runner, time.monotonic() + TURN_AWAY_PATIENCE
+    expected = environment.parsed_options.expect_workers
+    while len(runner.clients) < expected and time.monotonic() < until:
+        gevent.sleep(LOOK)
+    runner.send_message(RUN, {"fault": reason})
+    gevent.sleep(LEAVES_AFTER)
 
 
 class Master:
@@ -85,7 +98,7 @@ class Master:
         }
 
     def _hello(self, msg: Any, **_: Any) -> None:
-        said = {"run": msgspec.json.encode(self._run.info), "now": time.time()}
+        said = {"run": msgspec.json.encode(self._run.info), "now": time.time(), "fault": ""}
         self._runner.send_message(RUN, said, client_id=msg.node_id)
 
     def _on_ready(self, msg: Any, **_: Any) -> None:

@@ -18,7 +18,7 @@ from kvops.load import counting, locust_worker, runs, scenarios, server_samples
 from kvops.load.conductor import Conductor
 from kvops.load.endings import MARK, Ending
 from kvops.load.endpoint import Endpoint, discover
-from kvops.load.locust_master import Master
+from kvops.load.locust_master import Master, turn_away
 from kvops.load.locust_session import Session
 from kvops.load.pacing import Pacing
 from kvops.load.process import HANDOVER, Handover
@@ -52,6 +52,8 @@ def hook(locust_file: str, users: Any) -> None:
             users.session = _open(environment, scenario)
         except KvopsError as error:
             logging.error("%s%s", MARK, error)
+            if isinstance(environment.runner, MasterRunner):
+                turn_away(environment, str(error))
             raise SystemExit(int(Ending.NOT_OPENED)) from error
 
 

@@ -15,7 +15,17 @@ from kvops.errors import KvopsError, LoadRunError
 from kvops.load import counting, runs
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint, discover
-from kvops.load.locust_master import END, HELLO, LINES, READY, RUN, STOP, STOPPED, USERS
+from kvops.load.locust_master import (
+    END,
+    HELLO,
+    LEAVES_AFTER,
+    LINES,
+    READY,
+    RUN,
+    STOP,
+    STOPPED,
+    USERS,
+)
 from kvops.load.locust_session import Session
 from kvops.load.process import Handover
 from kvops.load.records import ClientSample, RequestRecord
@@ -70,7 +80,7 @@ def join(environment: Any, scenario: str, handover: Handover | None) -> Session:
         session = _session(environment, info, offset, scenario, handover)
     except KvopsError as error:
         runner.send_message(READY, {"fault": str(error)})
-        gevent.sleep(FLUSH_EVERY)  # the message leaves before the process does
+        gevent.sleep(LEAVES_AFTER)
         raise
     session.counter = counting.counter(info.before)
     _hook(runner, environment, session)
@@ -92,6 +102,8 @@ def _ask_for_the_run(runner: Any) -> tuple[runs.RunInfo, float]:
             data, came = answer.get(timeout=ASK_EVERY)
         except gevent.Timeout:
             continue
+        if data["fault"]:
+            raise LoadRunError(f"the master has no run: {data['fault']}")
         return msgspec.json.decode(data["run"], type=runs.RunInfo), data["now"] - (asked + came) / 2
     raise LoadRunError("the master did not say what to run", hint="is it kvops load run --workers?")
 
