@@ -584,10 +584,10 @@ def test_a_search_cut_short_few_samples_or_a_busy_client_are_inconclusive() -> N
 
 
 def test_an_unsteady_node_is_said_to_be_so() -> None:
-    once = climbed((1, 0.1), (2, 5.0), (2, 0.1), (1, 0.1))
+    once = climbed((1, 0.1), (2, 5.0), (2, 0.1), (2, 5.0), (1, 0.1))
     (note,) = check(knee, run("ramp_to_knee", once), "pass").notes
     assert "2 was bad once and good once" in note
-    steps = ((1, 0.1), (2, 0.1), (4, 5.0), (4, 0.1), (3, 5.0), (2, 0.1))
+    steps = ((1, 0.1), (2, 0.1), (4, 5.0), (4, 0.1), (4, 0.1), (3, 5.0), (2, 0.1))
     check(
         knee,
         run("ramp_to_knee", climbed(*steps)),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvops.load.knee import MAX_STEPS, Outcome, Search, contradictions, first_bad, knee
+from kvops.load.knee import MAX_STEPS, Outcome, Search, contradictions, first_bad, knee, unsteady
 from kvops.load.knee_step import Aims, Limit, Pressure, decide, measure, pressure
 from kvops.load.records import ErrorClass, RequestRecord, ServerSample
 from kvops.load.slo import Slo
@@ -67,11 +67,18 @@ def test_a_node_that_bears_nothing_has_no_knee() -> None:
     assert (knee(search.tried), first_bad(search.tried)) == (None, 1)
 
 
+def test_a_start_that_is_too_high_goes_down() -> None:
+    assert climb(users(start=16), up_to(3)) == [16, 16, 8, 4, 2, 3, 3]
+    search = Search(1.0, 8, 0.1, whole=False)
+    assert climb(search, up_to(0)) == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert knee(search.tried) is None
+
+
 def test_an_unclear_step_ends_the_search() -> None:
     assert climb(users(), lambda load: "unclear" if load == 4 else "good") == [1, 2, 4]
 
 
-def test_one_slow_moment_is_shown_as_a_contradiction_and_never_raises_the_knee() -> None:
+def test_where_two_measurements_disagree_a_third_decides() -> None:
     seen: list[float] = []
 
     def node(load: float) -> Outcome:
@@ -79,9 +86,10 @@ def test_one_slow_moment_is_shown_as_a_contradiction_and_never_raises_the_knee()
         return "bad" if load == 4 and seen.count(4) == 1 else up_to(10)(load)
 
     search = users()
-    climb(search, node)
-    assert knee(search.tried) == 3
-    assert contradictions(search.tried) == [(4, 4)]
+    assert climb(search, node)[:6] == [1, 2, 4, 4, 4, 8]
+    assert knee(search.tried) == 10
+    assert unsteady(search.tried) == [4]
+    assert contradictions(search.tried) == []
 
 
 def test_a_knee_that_fails_when_measured_again_goes_down() -> None:
@@ -89,11 +97,20 @@ def test_a_knee_that_fails_when_measured_again_goes_down() -> None:
 
     def node(load: float) -> Outcome:
         seen.append(load)
-        return "bad" if load == 5 and seen.count(5) == 2 else up_to(5)(load)
+        return "bad" if load == 5 and seen.count(5) > 1 else up_to(5)(load)
 
     search = users()
     climb(search, node)
     assert knee(search.tried) == 4
+    assert unsteady(search.tried) == [5]
+
+
+def test_a_node_that_bears_more_where_it_did_not_bear_less_is_contradictory() -> None:
+    search = users()
+    for load, outcome in ((8, "good"), (16, "bad"), (16, "bad"), (4, "bad")):
+        search.take(load, outcome)  # type: ignore[arg-type]
+    assert contradictions(search.tried) == [(4, 8)]
+    assert (knee(search.tried), first_bad(search.tried)) == (None, 4)
 
 
 @given(st.lists(st.sampled_from(["good", "bad"]), min_size=80, max_size=80))

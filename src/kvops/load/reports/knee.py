@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvops.load.knee import Search, contradictions, first_bad, knee
+from kvops.load.knee import Search, contradictions, first_bad, knee, unsteady
 from kvops.load.knee_step import Aims, Limit, Pressure, Step, measure, pressure
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, verdict
@@ -51,10 +51,10 @@ def judge(data: RunData) -> Verdict:
     held, options = steps(data), data.info.options
     unit, found = options["by"], facts(data)
     failures, gaps = [], _gaps(data, held)
-    smallest = options["start"] or 1
-    if found["knee"] is None and found["first_bad"] is not None:
+    over = _search(data, held).next() is None
+    if over and found["knee"] is None and found["first_bad"] is not None:
         failures.append(
-            f"even {load_words(smallest, unit)} did not meet the objectives: {found['bound']}"
+            f"even {load_words(found['first_bad'], unit)} did not meet the objectives: {found['bound']}"
         )
     wanted = options["wanted"]
     if wanted is not None and found["first_bad"] is not None and found["first_bad"] <= wanted:
@@ -192,7 +192,6 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
     gaps += [
         f"not monotone: {low:g} was bad and {high:g} was good: the node or the machine is unsteady, run it again"
         for low, high in contradictions(_search(data, held).tried)[:1]
-        if high > low
     ]
     left = _search(data, held).next()
     if left is not None:
@@ -205,9 +204,8 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
 
 def _notes(data: RunData, held: Sequence[Held]) -> list[str]:
     return [
-        f"{low:g} was bad once and good once: the node or the machine is unsteady"
-        for low, high in contradictions(_search(data, held).tried)
-        if high == low
+        f"{load:g} was bad once and good once: the node or the machine is unsteady"
+        for load in unsteady(_search(data, held).tried)
     ]
 
 
