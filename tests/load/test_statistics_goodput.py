@@ -6,8 +6,8 @@ import pytest
 
 from kvops.load.records import ErrorClass
 from kvops.load.slo import Slo
-from kvops.load.statistics import goodput, objectives
-from tests.load.made import answer, lost
+from kvops.load.statistics import goodput, objectives, summarize
+from tests.load.made import answer, lost, refused
 
 SLO = Slo(ttft=1.0, tpot=0.05, e2e=5.0)
 
@@ -52,3 +52,12 @@ def test_objectives_say_what_may_be_claimed() -> None:
     found = objectives(failing, Slo(ttft=1.0, itl=0.05))
     assert (found["ttft"].over, found["itl"].over) == (1, 0)
     assert objectives(good, Slo()) == {}
+
+
+def test_an_expected_refusal_is_no_good_answer_and_no_quick_one() -> None:
+    records = [*(answer("a", at) for at in range(6)), *(refused("a", at) for at in range(6))]
+    assert (goodput(records, SLO).attempted, goodput(records, SLO).good) == (12, 6)
+    assert objectives(records, SLO)["e2e"].samples == 6
+    total = summarize(records)
+    assert (total.succeeded, total.e2e.samples) == (12, 6)
+    assert total.e2e.p50 == answer("a", 0).e2e

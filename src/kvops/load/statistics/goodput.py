@@ -37,7 +37,7 @@ def goodput(records: Sequence[RequestRecord], slo: Slo) -> Goodput:
 
 
 def meets(record: RequestRecord, slo: Slo) -> bool:
-    """Whether one request is within all bounds (DistServe, Zhong 2024); one that failed is not.
+    """Whether one request is within all bounds (DistServe, Zhong 2024); one that brought no content is not.
 
     What it has not, such as a pace without a second token, it does not miss. Its gaps count by their mean.
     """
@@ -45,7 +45,7 @@ def meets(record: RequestRecord, slo: Slo) -> bool:
 
 
 def _meets(record: RequestRecord, bounds: Mapping[str, float]) -> bool:
-    if record.failed:
+    if record.failed or record.ttft is None:
         return False
     for measure, bound in bounds.items():
         value = value_of(record, measure)
@@ -87,5 +87,5 @@ def value_of(record: RequestRecord, measure: str) -> float | None:
         case "itl":
             return sum(record.itl) / len(record.itl) if record.itl else None
         case "e2e":
-            return record.e2e + max(record.lateness or 0.0, 0.0)
+            return None if record.ttft is None else record.e2e + max(record.lateness or 0.0, 0.0)
     raise ValueError(f"{measure!r} is no measure of a request")

@@ -40,6 +40,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     tpot: Series
     """(last delta - first delta) / (output tokens - 1), one value a request."""
     e2e: Series
+    """Of answers that brought content: a refusal that the scenario expects is quick, and no answer."""
 
 
 def tpot(record: RequestRecord) -> float | None:
@@ -75,7 +76,7 @@ def summarize(records: Sequence[RequestRecord]) -> Summary:
         scheduled_ttft=series(waits, len(failed)),
         itl=series(pooled_gaps(streamed)),
         tpot=series(paces, len(failed)),
-        e2e=series((record.e2e for record in good), len(failed)),
+        e2e=series((record.e2e for record in streamed), len(failed)),
     )
 
 
