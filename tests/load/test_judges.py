@@ -565,6 +565,8 @@ def test_a_node_that_bears_nothing_fails_and_one_that_bears_all_is_not_found_out
     check(
         knee, run("ramp_to_knee", climbed((1, 9.0), (1, 9.0))), "fail", "even 1 user did not meet"
     )
+    high = run("ramp_to_knee", climbed((8, 9.0), (8, 9.0)), start=8.0)
+    check(knee, high, "inconclusive", "before 4 users could be tried")
     top = run("ramp_to_knee", climbed((1, 0.1), (2, 0.1), (2, 0.1)), most=2.0)
     check(knee, top, "inconclusive", "no load up to 2 users missed an objective: raise --most")
 

@@ -105,7 +105,9 @@ def _check(plan: Plan) -> None:
     if plan.spread.senders > plan.users and not plan.pacing.open:
         raise UsageError(
             f"{plan.spread.senders} processes: there are only {plan.users} users to share",
-            hint=f"more users: --users {plan.spread.senders}",
+            hint=f"more users: --users {plan.spread.senders}"
+            if plan.scenario.max_users >= plan.spread.senders
+            else f"{plan.scenario.name} sends from one process: leave --processes out",
         )
 
 
