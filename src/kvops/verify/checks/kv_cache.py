@@ -14,7 +14,7 @@ from kvops.verify.check import Check, Outcome, fail, inconclusive, skip
 from kvops.verify.context import Context
 from kvops.verify.driven import artifact, kept
 from kvops.verify.occupancy import occupancy, wait_until
-from kvops.verify.planned import LoadParameters, planned_load
+from kvops.verify.planned import LoadParameters, Planned, planned_load
 
 _LEAK = "blocks leak with every request until none is left: restart the node, and report the defect"
 
@@ -75,12 +75,18 @@ class EvictionParameters(LoadParameters):
 
 async def evictions(context: Context, parameters: EvictionParameters) -> Outcome:
     load = await planned_load(context, parameters)
-    before, after = _kv(load.before), _kv(load.after)
+    before, after = counts(load.before), counts(load.after)
     if before is None or after is None:
         skip("the node shows no evictions or preemptions on a control plane")
-    n = len(load.records)
-    preempted, evicted = after[0] - before[0], after[1] - before[1]
     spare = least_free([sample for step in load.steps for sample in step.server], load.after)
+    return judge(load, after[0] - before[0], after[1] - before[1], spare, parameters)
+
+
+def judge(
+    load: Planned, preempted: int, evicted: int, spare: float | None, parameters: EvictionParameters
+) -> Outcome:
+    """`spare`: smallest share of the pool that was free; None where it is not known."""
+    n = len(load.records)
     evidence: dict[str, Any] = kept(load.full) | {
         "preemptions": preempted,
         "evictions": evicted,
@@ -126,7 +132,7 @@ def least_free(seen: Sequence[ServerSample], after: NodeSnapshot | None) -> floa
     return min(shares, default=None)
 
 
-def _kv(snapshot: NodeSnapshot | None) -> tuple[int, int] | None:
+def counts(snapshot: NodeSnapshot | None) -> tuple[int, int] | None:
     """Preemptions and evictions since start."""
     if snapshot is None or not isinstance(snapshot.kv, Known):
         return None

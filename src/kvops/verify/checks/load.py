@@ -33,8 +33,8 @@ class ConcurrencyParameters(LoadParameters):
 
 async def concurrency(context: Context, parameters: ConcurrencyParameters) -> Outcome:
     load = await planned_load(context, parameters)
-    _require_answers(load, parameters)
-    _require_gain(load, parameters)
+    require_answers(load, parameters)
+    require_gain(load, parameters)
     records = list(load.full.records)
     claims = claims_of(records, parameters)
     for _ in range(TOP_UPS):
@@ -61,7 +61,7 @@ def claims_of(
     }
 
 
-def _require_answers(load: Planned, parameters: ConcurrencyParameters) -> None:
+def require_answers(load: Planned, parameters: ConcurrencyParameters) -> None:
     asked = [one for one in load.records if not one.cancelled]
     refused = [one for one in asked if one.expected and one.status in (429, 503)]
     bad = [one for one in asked if one.failed] + refused
@@ -77,7 +77,7 @@ def _require_answers(load: Planned, parameters: ConcurrencyParameters) -> None:
         )
 
 
-def _require_gain(load: Planned, parameters: ConcurrencyParameters) -> None:
+def require_gain(load: Planned, parameters: ConcurrencyParameters) -> None:
     """Many users together get more than one alone."""
     if load.gained is None or load.gained >= parameters.gain:
         return
