@@ -5,21 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jsonschema
 import pytest
 from markupsafe import escape
 from msgspec.structs import replace
 
 from kvops.load import runs
 from kvops.load.records import REQUESTS_FILE, ErrorClass
-from kvops.load.reports import base, csv_export, files, summary
+from kvops.load.reports import base, csv_export, document, files, summary
 from kvops.load.reports.base import RunData
 from tests.harness import run_kvops
 from tests.load.kept_runs import START, chat, keep, recall, samples
 from tests.load.made import answer, lost
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "load-report.schema.json"
 
 
 def read(folder: Path) -> RunData:
@@ -219,3 +223,18 @@ def test_show_writes_what_is_asked_for(tmp_path: Path, kvops_home: Path) -> None
     done = run_kvops("load", "show", str(folder), "--html", nowhere, env={})
     assert done.returncode == 2
     assert f"--html {nowhere}: No such file or directory" in done.stderr
+
+
+def test_json_is_of_its_published_schema(tmp_path: Path) -> None:
+    published = json.loads(SCHEMA.read_text())
+    made = json.loads(json.dumps(document.schema()))
+    assert published == made, "python -m kvops.load.reports.document writes it"
+    client, server = samples(60)
+    for records in ([], chat(120, failed=70), recall()):
+        told = summary.as_json(read(keep(tmp_path, records, client=client, server=server)))
+        jsonschema.validate(json.loads(json.dumps(told, allow_nan=False)), published)
+
+
+def test_what_json_has_no_number_for_is_a_word_or_nothing() -> None:
+    odd = {"a": [math.inf, -math.inf, math.nan, 1.5], "b": {"c": (math.inf,)}}
+    assert document.as_json(odd) == {"a": ["inf", "-inf", None, 1.5], "b": {"c": ["inf"]}}

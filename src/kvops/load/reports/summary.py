@@ -29,6 +29,8 @@ from kvops.load.reports import (
 from kvops.load.reports.analysis import Analysis, basis, examine
 from kvops.load.reports.base import Report, RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns, seconds
+from kvops.load.reports.document import Document
+from kvops.load.reports.document import as_json as document_json
 from kvops.load.statistics import Series, Summary
 from kvops.units import format_duration, format_whole
 
@@ -37,7 +39,6 @@ REPORTS = cast("dict[str, Report]", {
     "lengths": lengths, "fairness": fairness, "prefix": prefix, "turns": turns, "soak": soak, "recovery": recovery,
     "disconnect": disconnect,
 })  # fmt: skip
-SCHEMA_VERSION = 1
 STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 
 
@@ -75,16 +76,13 @@ def as_json(data: RunData) -> dict[str, Any]:
 
 def told(data: RunData, found: Analysis) -> dict[str, Any]:
     """For a program. `report` is the scenario's own part."""
-    shared = msgspec.to_builtins(found)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run": msgspec.to_builtins(data.info),
-        "folder": str(data.folder),
-        "damage": list(data.damage),
-        **shared,
-        "report": REPORTS[data.info.report].facts(data) if data.records else {},
-        "client_saturated": found.client.doubt,
-    }
+    document = Document(
+        **msgspec.structs.asdict(found), run=data.info, folder=str(data.folder), damage=data.damage,
+        report=REPORTS[data.info.report].facts(data) if data.records else {},
+        client_saturated=found.client.doubt,
+    )  # fmt: skip
+    plain: dict[str, Any] = document_json(document)
+    return plain
 
 
 def render(data: RunData) -> RenderableType:
