@@ -16,7 +16,7 @@ from kvops.verify.result import CheckResult, Report
 from kvops.verify.runner import Terms
 from kvops.verify.selection import plan
 
-LIGHT = {"requests": 30, "max_users": 6, "prompt_tokens": 32, "max_tokens": 8}
+LIGHT = {"requests": 30, "max_users": 6, "prompt_tokens": 32, "max_tokens": 24}
 HASTY: dict[str, dict[str, Any]] = {
     "reach.health": {"answer_within": 1},
     "metrics.contract": {"settle_within": 0.3},

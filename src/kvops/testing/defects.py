@@ -86,7 +86,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect("ignores_quota", "a tenant gets more than its quota", "claims.tenant_quota", keys=True),
     Defect("cross_tenant_hits", "a tenant meets another's prompts", "claims.prefix_isolation", outside=True, keys=True),
     Defect("open_control", "its control plane takes anybody for the operator", "auth.control"),
-    Defect("open_invocations", "answers inference at /invocations without a key", "auth.default_deny", "/invocations", keys=True),
+    Defect("open_invocations", "answers at /invocations without a key", "auth.default_deny", "/invocations", keys=True),
     Defect("open_tokenize", "counts tokens at /tokenize without a key", "auth.routes", keys=True),
     Defect("open_server_info", "shows its settings at /get_server_info without a key", "auth.routes", keys=True),
     Defect("alert_not_delivered", "says that an alert was delivered, and nobody was told", "alerts.drill"),

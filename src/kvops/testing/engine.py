@@ -44,7 +44,8 @@ class ScriptedEngine:
             start.pool.blocks, start.pool.block_size, prefix_caching=start.pool.prefix_caching
         )
         self._tenants = Tenants.of(start, self.info)
-        bounds = Bounds(start.max_batch_size, start.max_batched_tokens, start.pool.watermark)
+        at_once = 1 if "serves_one_by_one" in defects else start.max_batch_size
+        bounds = Bounds(at_once, start.max_batched_tokens, start.pool.watermark)
         self._pace = Pace(None, start.max_batched_tokens)
         self._scheduler = Scheduler(self._pool, bounds, tenants=self._tenants, pace=self._pace)
         self._stopwatch = Stopwatch(defects)

@@ -33,20 +33,20 @@ class Stopwatch:
     def __init__(self, defects: frozenset[str]) -> None:
         self._defects = defects
         self._costs = Costs()
-        self._steps = 0
+        self._requests = 0
         self._overloaded = False
 
     def arrived(self, waiting: int) -> None:
         """A request came, and so many wait now."""
+        self._requests += 1
         self._overloaded = self._overloaded or waiting >= CROWD
 
     def seconds(self, batch: Batch) -> float:
         """Of the next step."""
-        self._steps += 1
         costs = self._costs
         decodes = costs.decode * len(batch.decodes) + sum(map(self._extra, batch.decodes))
         prompts = sum(costs.prefill(chunk) * self._cliff(chunk) for chunk in batch.prefills)
-        return (costs.step * self._rounds(batch) + decodes + prompts) * self._wear()
+        return (costs.step + decodes + prompts) * self._wear()
 
     def _extra(self, decode: Chunk) -> float:
         slow = "slow_when_long" in self._defects and decode.start > LONG
@@ -55,11 +55,8 @@ class Stopwatch:
     def _cliff(self, chunk: Chunk) -> float:
         return 40.0 if "ttft_cliff" in self._defects and len(chunk.request.tokens) > LONG else 1.0
 
-    def _rounds(self, batch: Batch) -> int:
-        return max(1, 3 * len(batch.decodes)) if "serves_one_by_one" in self._defects else 1
-
     def _wear(self) -> float:
         """How much slower than new."""
         if "slows_down" in self._defects:
-            return 1.0 + self._steps / 300
+            return 1.0 + self._requests / 40
         return 8.0 if "no_recovery" in self._defects and self._overloaded else 1.0
