@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from pydantic import Field
 
 from kvops.load.statistics import Trend, trend
@@ -40,54 +41,43 @@ async def memory_peak(context: Context, parameters: PeakParameters) -> Outcome:
         for sample in step.server
         if sample.memory_used is not None
     ]
+    outcome = judge_peak(ledger, seen, parameters.share, kept(load.full))
+    return msgspec.structs.replace(outcome, artifacts=(artifact(load.full),))
+
+
+def judge_peak(
+    ledger: MemoryLedger, seen: Sequence[float], share: float, run: dict[str, Any]
+) -> Outcome:
+    """`seen`: shares of the device in use while the load ran.
+
+    A CPU's memory is shared with the whole machine: there the node's own plan is told apart, and full is full all
+    the same, whoever filled it.
+    """
     peak = max([*seen, 1 - ledger.free / ledger.total])
     own = (ledger.weights + ledger.kv_reserved + ledger.activations) / ledger.total
-    evidence = kept(load.full) | {
-        "device": ledger.device,
-        "peak": peak,
-        "own": own,
-        "total": ledger.total,
-    }
-    total = format_bytes(ledger.total)
-    on_gpu = ledger.device != "cpu"
-    if own > parameters.share or (on_gpu and peak > parameters.share):
+    n, total = len(seen) + 1, format_bytes(ledger.total)
+    evidence = run | {"device": ledger.device, "peak": peak, "own": own, "total": ledger.total}
+    expected = f"at most {format_ratio(share)}"
+    others = "" if ledger.device != "cpu" else f"; {format_ratio(own)} by the node's own plan"
+    observed = f"{format_ratio(max(peak, own))} of {total} at the peak{others}"
+    if own > share or (peak > share and ledger.device != "cpu"):
         fail(
-            observed=f"{format_ratio(max(own, peak) if on_gpu else own)} of {total}",
-            expected=f"at most {format_ratio(parameters.share)}",
+            observed=observed,
+            expected=expected,
             remedy="lower kv_cache.memory_fraction (or bytes) or runtime.max_batched_tokens: the next peak runs out "
             "of memory",
-            n=len(seen) + 1,
+            n=n,
             **evidence,
         )
-    if peak > parameters.share:
-        _crowded(peak, own, total, parameters, len(seen) + 1, evidence)
-    others = "" if on_gpu else f"; the node's own accounts {format_ratio(own)}"
-    return Outcome(
-        verdict="pass",
-        observed=f"{format_ratio(peak)} of {total} at the peak{others}",
-        expected=f"at most {format_ratio(parameters.share)}",
-        n=len(seen) + 1,
-        evidence=evidence,
-        artifacts=(artifact(load.full),),
-    )
-
-
-def _crowded(
-    peak: float,
-    own: float,
-    total: str,
-    parameters: PeakParameters,
-    n: int,
-    evidence: dict[str, Any],
-) -> None:
-    """A CPU's memory is shared with the whole machine: full is full, whoever filled it."""
-    fail(
-        observed=f"{format_ratio(peak)} of {total} in use on this machine, {format_ratio(own)} by the node's plan",
-        expected=f"at most {format_ratio(parameters.share)}",
-        remedy="what else runs there takes the memory that the node counts on: move it, or lower kv_cache.bytes",
-        n=n,
-        **evidence,
-    )
+    if peak > share:
+        fail(
+            observed=observed,
+            expected=expected,
+            remedy="what else runs there takes the memory that the node counts on: move it, or lower kv_cache.bytes",
+            n=n,
+            **evidence,
+        )
+    return Outcome(verdict="pass", observed=observed, expected=expected, n=n, evidence=evidence)
 
 
 def _ledger(snapshot: NodeSnapshot | None) -> MemoryLedger | None:

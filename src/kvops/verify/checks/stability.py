@@ -35,7 +35,7 @@ class DriftParameters(SoakParameters):
 async def steady(context: Context, parameters: DriftParameters) -> Outcome:
     restarts = await engine_restarts(context)
     data = (await soaked(context, parameters)).data
-    _require_answers(data, parameters)
+    require_answers(data, parameters)
     drifts = drifting(data.records, parameters, parameters.drift)
     noisy = bool(drifts)
     if noisy:
@@ -62,7 +62,7 @@ async def steady(context: Context, parameters: DriftParameters) -> Outcome:
     return _steady(data, noisy, parameters)
 
 
-def _require_answers(data: RunData, parameters: DriftParameters) -> None:
+def require_answers(data: RunData, parameters: DriftParameters) -> None:
     asked = [one for one in data.records if not one.cancelled]
     failed = [one for one in asked if one.failed]
     if not asked:
