@@ -157,11 +157,11 @@ async def _bounds(context: Context, parameters: BurstParameters) -> Bounds:
     return bounds
 
 
-def held_body(context: Context) -> dict[str, Any]:
-    """A short prompt whose answer does not end while one looks."""
+def held_body(context: Context, tokens: int = HELD_TOKENS) -> dict[str, Any]:
+    """A short prompt whose answer of at most `tokens` does not end while one looks."""
     window = context.facts.max_model_len or 1024
     extra = {"ignore_eos": True} if context.facts.engine in ("kvops", "vllm") else {}
-    return context.completion("Count:", min(HELD_TOKENS, max(1, window - 16)), **extra)
+    return context.completion("Count:", min(tokens, max(1, window - 16)), **extra)
 
 
 async def _overfill(

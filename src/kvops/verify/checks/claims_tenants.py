@@ -10,13 +10,18 @@ from pydantic import Field
 from kvops.telemetry.snapshot import Known, TenantUsage
 from kvops.verify.api import Api, Reply
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
-from kvops.verify.checks.claims import held_body
+from kvops.verify.checks.claims import HELD_TOKENS, held_body
 from kvops.verify.context import Context, pause
 from kvops.verify.control import Claims, TenantClaims, claims
-from kvops.verify.crowd import Crowd, gathered, until
+from kvops.verify.crowd import Crowd, Guest, gathered, until
 from kvops.verify.judge import status_and_code
 from kvops.verify.keys import as_tenant, tenant_keys
+from kvops.verify.occupancy import wait_until
 
+SHORTER = (256, 64, 16)
+"""Tokens of answers that are asked for where the tenant's quota does not hold the longer ones."""
+IDLE_WITHIN = 5.0
+"""Seconds in which the requests that were let go of must be gone."""
 LOOKS = 20
 """At the tenant's running requests, while more of them wait."""
 
@@ -39,6 +44,8 @@ class Tenant(msgspec.Struct, frozen=True):
     """Requests of it that may run at once."""
     batch: int
     """Requests that run at once in all."""
+    held: int
+    """Tokens of an answer for which there is room in its quota."""
 
 
 async def tenant_quota(context: Context, parameters: QuotaParameters) -> Outcome:
@@ -77,8 +84,14 @@ async def _bounded_tenant(context: Context, keys: list[str]) -> tuple[Tenant, li
         allowed = told.tenant(name)
         if allowed != TenantClaims():
             slots = min(batch, allowed.max_running or batch)
-            return Tenant(name, key, allowed, slots, batch), [k for k in keys if k != key]
+            held = await _held(context, name)
+            return Tenant(name, key, allowed, slots, batch, held), [k for k in keys if k != key]
     return _no_bound(told)
+
+
+async def _held(context: Context, name: str) -> int:
+    quota = await _quota_tokens(context, name)
+    return HELD_TOKENS if quota is None else max(1, min(HELD_TOKENS, quota // 2))
 
 
 def _no_bound(told: Claims) -> NoReturn:
@@ -91,12 +104,14 @@ def _no_bound(told: Claims) -> NoReturn:
 
 async def _tenant_of(context: Context, key: str) -> str:
     """As the node's table of requests has it, while one with this key is in flight."""
-    assert context.node is not None
-    async with as_tenant(context, key) as api, gathered(api) as crowd:
-        (guest,) = crowd.invite(1, held_body(context))
-        await until(lambda: guest.state != "sent", 30.0)
-        rows = (await context.node.snapshot()).requests
-        names = {row.tenant for row in rows.value} if isinstance(rows, Known) else set()
+    async with as_tenant(context, key) as api:
+        for tokens in (HELD_TOKENS, *SHORTER):
+            await wait_until(context, lambda now: not now.running + now.waiting, IDLE_WITHIN)
+            async with gathered(api) as crowd:
+                (guest,) = crowd.invite(1, held_body(context, tokens))
+                names = await _tenants_in_flight(context, guest)
+            if guest.error != "kv_quota":
+                break
     if len(names) != 1:
         inconclusive(
             f"{len(names)} tenants have requests in flight, {guest.error or guest.state} for this key",
@@ -106,6 +121,17 @@ async def _tenant_of(context: Context, key: str) -> str:
     return names.pop()
 
 
+async def _tenants_in_flight(context: Context, guest: Guest) -> set[str]:
+    """Looked at until there is one, or the request is gone."""
+    assert context.node is not None
+    while guest.in_flight:
+        rows = (await context.node.snapshot()).requests
+        if isinstance(rows, Known) and rows.value:
+            return {row.tenant for row in rows.value}
+        await pause()
+    return set()
+
+
 async def _crowded(
     context: Context, api: Api, tenant: Tenant, others: list[str], parameters: QuotaParameters
 ) -> dict[str, Any]:
@@ -113,7 +139,7 @@ async def _crowded(
     if places + parameters.surplus > parameters.most:
         return {"places": f"{places}, more than the profile fills"}
     async with gathered(api) as crowd:
-        crowd.invite(places + parameters.surplus, held_body(context))
+        crowd.invite(places + parameters.surplus, held_body(context, tenant.held))
         await until(lambda: len(crowd.those("refused")) >= parameters.surplus, parameters.within)
         _require_tenant_limit(crowd, places, parameters.surplus)
         answered = await _others_go_on(context, tenant, others, parameters.within)
@@ -152,7 +178,7 @@ async def _others_go_on(
     if not others or tenant.slots >= tenant.batch:
         return {}
     async with as_tenant(context, others[0]) as api, gathered(api) as crowd:
-        (guest,) = crowd.invite(1, held_body(context))
+        (guest,) = crowd.invite(1, held_body(context, SHORTER[-1]))
         came = await until(lambda: guest.state != "sent", within)
     require(
         came and guest.error is None,
@@ -171,7 +197,7 @@ async def _capped(
         return {"max_running": f"{tenant.slots}, more than the profile fills"}
     most = 0
     async with gathered(api) as crowd:
-        crowd.invite(tenant.slots + parameters.surplus, held_body(context))
+        crowd.invite(tenant.slots + parameters.surplus, held_body(context, tenant.held))
         await until(lambda: len(crowd.those("streaming")) >= tenant.slots, parameters.within)
         for _ in range(LOOKS):
             usage = await _usage(context, tenant.name)
@@ -188,25 +214,30 @@ async def _capped(
 
 async def _too_many_blocks(context: Context, api: Api, tenant: Tenant) -> dict[str, Any]:
     """A request that the tenant's quota can never hold."""
-    assert context.node is not None
-    usage, kv = await _usage(context, tenant.name), (await context.node.snapshot()).kv
-    blocks = usage.kv_quota_blocks if usage else None
-    limit = context.facts.max_model_len
-    if blocks is None or not isinstance(kv, Known) or limit is None:
+    quota, limit = await _quota_tokens(context, tenant.name), context.facts.max_model_len
+    if quota is None or limit is None:
         return {"kv_quota": "not told in blocks"}
-    tokens = (blocks + 1) * kv.value.block_size
+    tokens = quota + SHORTER[-1]
     if tokens >= limit:
         return {"kv_quota": "more than one request can need"}
     prompt = await context.prompts.fit(tokens)
     reply = await api.post("/v1/completions", context.completion(prompt.text, 1))
-    _require_quota(reply, blocks)
+    _require_quota(reply, quota)
     return {"over kv_quota": status_and_code(reply)}
 
 
-def _require_quota(reply: Reply, blocks: int) -> None:
+async def _quota_tokens(context: Context, name: str) -> int | None:
+    """Tokens that the tenant's blocks hold; None without a quota."""
+    assert context.node is not None
+    usage, kv = await _usage(context, name), (await context.node.snapshot()).kv
+    blocks = usage.kv_quota_blocks if usage else None
+    return blocks * kv.value.block_size if blocks is not None and isinstance(kv, Known) else None
+
+
+def _require_quota(reply: Reply, tokens: int) -> None:
     require(
         reply.status == 429 and reply.error.get("code") == "kv_quota",
-        observed=f"a prompt over {blocks} blocks was answered {status_and_code(reply)}",
+        observed=f"a prompt over {tokens} tokens was answered {status_and_code(reply)}",
         expected="429 kv_quota",
         remedy="a tenant can hold more of the pool than its quota: report the defect",
     )

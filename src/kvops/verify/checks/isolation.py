@@ -8,11 +8,11 @@ import msgspec
 from pydantic import Field
 
 from kvops.units import format_duration
-from kvops.verify.api import Api
+from kvops.verify.api import Api, StreamRefused
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
 from kvops.verify.context import Context
 from kvops.verify.control import claims
-from kvops.verify.judge import SEE_LOG
+from kvops.verify.judge import SEE_LOG, answered
 from kvops.verify.keys import as_tenant, tenant_keys
 from kvops.verify.streamed import read_stream
 
@@ -74,7 +74,13 @@ async def _rounds(
 
 async def _ask(context: Context, api: Api, prompt: str) -> Ask:
     body = context.completion(prompt, 2, stream_options={"include_usage": True})
-    answer = await read_stream(api, COMPLETIONS, body)
+    try:
+        answer = await read_stream(api, COMPLETIONS, body)
+    except StreamRefused as refused:
+        if refused.reply.error.get("code") == "kv_quota":
+            skip("a tenant's KV quota is smaller than the prompt", remedy="lower prompt_tokens")
+        answered(refused.reply, "a tenant's prompt")
+        raise
     if answer.first_delta_seconds is None:
         inconclusive(
             f"a stream without text{f': {answer.error}' if answer.error else ''}",

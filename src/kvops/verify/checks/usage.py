@@ -102,7 +102,9 @@ def growth_faults(counts: list[Any]) -> list[str]:
 async def _written_faults(context: Context, reply: Reply) -> list[str]:
     """The answer's text, tokenized again, is near what was counted; the tokenizer may be the node's only one."""
     counted = reply.usage.get("completion_tokens")
-    again = await context.prompts.tokenized(reply.answer) if reply.answer else None
+    # Bytes that are no character are shown as one that is many tokens.
+    whole = bool(reply.answer) and "\ufffd" not in reply.answer
+    again = await context.prompts.tokenized(reply.answer) if whole else None
     if again is None or not isinstance(counted, int):
         return []
     # Ends of text and halves of characters are counted, and in no text: the node may count more, hardly less.
