@@ -8,11 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from kvops.models.tokenizer import load_tokenizer
 from kvops.node import wire
 from kvops.node.child import EngineChild
+from kvops.node.secrecy import facts_of
 from kvops.testing.engine import ScriptedEngine
 from kvops.testing.mind import Mind
+
+log = structlog.get_logger("kvops.engine")
 
 STATS_EVERY = 0.2
 HEARTBEAT = 0.5
@@ -47,6 +52,7 @@ class ScriptedChild(EngineChild):
         self._inbox: asyncio.Queue[wire.ToEngine] = asyncio.Queue()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._task = asyncio.create_task(self._live())
+        self._task.add_done_callback(self._broke)
 
     def send(self, message: wire.ToEngine) -> None:
         if self._task is not None:
@@ -76,6 +82,12 @@ class ScriptedChild(EngineChild):
             self._code = code
             self._task.cancel()
             self._outbox.put_nowait(b"")
+
+    def _broke(self, task: asyncio.Task[None]) -> None:
+        """An exception here is a defect of the script: the node shall see its engine die of it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("scripted_engine_broke", **facts_of(error))
+            self._die(1)
 
     async def _live(self) -> None:
         start = await self._inbox.get()

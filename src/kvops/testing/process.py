@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +77,9 @@ def sound_settings() -> dict[str, Any]:
 
 def run(order: Order, asked: Any) -> None:
     """Serve until killed. `asked`: a shared counter of requests for inference."""
+    threading.Thread(target=_outlive_nobody, daemon=True).start()
+    for name in [name for name in os.environ if name.startswith("KVOPS_")]:
+        del os.environ[name]  # the caller's, who may have a node of his own
     os.environ["KVOPS_HOME"] = str(order.home)
     os.umask(0o077)
     loaded = _loaded(order)
@@ -86,6 +91,14 @@ def run(order: Order, asked: Any) -> None:
     with logged(loaded.config), audited(loaded) as audit:
         node = _assembled(order, loaded, asked)
         asyncio.run(node(loaded, model, folder, audit, lambda step, detail: None).run())
+
+
+def _outlive_nobody() -> None:
+    """Who started the node may be killed without a word."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _loaded(order: Order) -> LoadedConfig:
