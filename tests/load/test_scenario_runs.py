@@ -18,10 +18,12 @@ from kvops.load import launcher, runs, scenarios
 from kvops.load.reports import base, summary
 from kvops.testing import FaultyNode
 
+SMALL = {"runtime.max_queue": 4, "runtime.max_batch_size": 4}
+
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[FaultyNode]:
-    with testing.serve(settings={"runtime.max_queue": 4, "runtime.max_batch_size": 4}) as one:
+    with testing.serve(settings=SMALL) as one:
         yield one
 
 
@@ -195,6 +197,78 @@ def test_ramp_to_knee(node: FaultyNode) -> None:
     found = facts(data)
     assert 4 <= found["knee"] < found["first_bad"] <= 16
     assert "queue" in found["limits"]
+
+
+BURST = (
+    "--baseline-seconds",
+    "1",
+    "--burst-seconds",
+    "1",
+    "--recovery-seconds",
+    "4",
+    "--recover-within",
+    "2s",
+)
+BROKEN: list[tuple[str, str, tuple[str, ...], int, float | None, str]] = [
+    ("malformed_input", "server_error_for_bad_json", (), 1, None, "malformed JSON"),
+    ("malformed_input", "any_field", (), 1, None, "unknown field"),
+    ("malformed_input", "any_model", (), 1, None, "unknown model"),
+    (
+        "long_document",
+        "ttft_cliff",
+        ("--lengths", "256,512,1024"),
+        1,
+        None,
+        "tokens the first token takes",
+    ),
+    ("shared_prefix", "no_reuse", ("--groups", "2"), 2, None, "came from the cache"),
+    ("agent_loop", "no_reuse", ("--loops", "2"), 2, None, "came from the cache"),
+    ("batch_offline", "no_done", ("--requests", "8"), 4, None, "8 of 8 were not answered"),
+    (
+        "burst_and_recover",
+        "no_retry_after",
+        (*BURST, "--max-tokens", "2"),
+        60,
+        None,
+        "without a Retry-After",
+    ),
+    (
+        "burst_and_recover",
+        "no_recovery",
+        (*BURST, "--max-tokens", "2"),
+        60,
+        None,
+        "back near its baseline",
+    ),
+    (
+        "soak",
+        "slows_down",
+        ("--max-tokens", "4", "--least-seconds", "2s"),
+        2,
+        10.0,
+        "first token grew",
+    ),
+    (
+        "soak",
+        "leaks_block_per_request",
+        ("--max-tokens", "4", "--least-seconds", "2s"),
+        2,
+        15.0,
+        "KV blocks in use",
+    ),
+    ("disconnect_storm", "leaks_block_per_request", STORM, 4, None, "blocks are still used"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "defect", "options", "users", "duration", "words"), BROKEN)
+def test_a_broken_node_fails_the_scenario_that_looks_for_it(
+    name: str, defect: str, options: tuple[str, ...], users: int, duration: float | None, words: str
+) -> None:
+    with testing.serve(defect, settings=SMALL) as broken:
+        data = load(broken, name, *options, users=users, duration=duration)
+    assert outcome(data).startswith("fail: "), outcome(data)
+    assert words in outcome(data)
 
 
 @pytest.mark.long
