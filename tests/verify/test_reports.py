@@ -13,9 +13,12 @@ import msgspec
 import pytest
 
 from kvops.errors import UsageError
-from kvops.verify import html, junit, markdown, outputs, result, runs, words
+from kvops.load.records import REQUESTS_FILE
+from kvops.load.runs import RUN_FILE, Run
+from kvops.verify import html, junit, markdown, outputs, pictures, result, runs, words
 from kvops.verify.result import BaselineFacts, Kept, Report
 from kvops.verify.verdict import Verdict
+from tests.load import made as load
 from tests.verify.made import WAIVER, report, row, series
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "verdict.schema.json"
@@ -253,3 +256,33 @@ def test_a_report_that_breaks_takes_no_verdict_and_no_other_report(
     assert f"kvops verify show {made.run_id} --junit" in error.hint
     assert (tmp_path / "h.html").exists()
     assert "not saved: junit.xml" in outputs.keep(made)
+
+
+def test_load_runs_are_drawn_once_and_one_that_is_damaged_is_named(kvops_home: Path) -> None:
+    data = load.run("needle_recall", [load.answer("recall", float(at)) for at in range(20)])
+    whole, damaged = runs.folder("r") / "needle_recall-1", runs.folder("r") / "needle_recall-2"
+    for one in (whole, damaged):
+        one.mkdir(parents=True)
+        Run(one, data.info).save()
+        lines = b"\n".join(msgspec.json.encode(record) for record in data.records)
+        (one / REQUESTS_FILE).write_bytes(lines + b"\n")
+    (damaged / RUN_FILE).write_text("{")
+    named = tuple(Kept(title="load run", path=str(one)) for one in (whole, damaged))
+    other = (Kept(title="a file", path="/nowhere"), named[0])
+    first, second = pictures.drawn(
+        report(row(artifacts=named), row(id="b", artifacts=other), run_id="r")
+    ).checks
+    plots = [one for one in first.artifacts if one.plot]
+    assert 1 <= len(plots) <= pictures.EACH
+    assert [one.title for one in first.artifacts if not one.path] == [
+        next(
+            one.title
+            for one in first.artifacts
+            if one.title.startswith("no plot of needle_recall-2")
+        )
+    ]
+    assert second.artifacts == other
+    for plot in plots:
+        ElementTree.fromstring((runs.folder("r") / plot.path).read_text())
+    page = outputs.render("html", report(first, run_id="r")).decode()
+    assert page.count("<img ") == len(plots)

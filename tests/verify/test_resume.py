@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -120,8 +121,10 @@ def test_a_waiver_of_now_covers_what_was_found_before() -> None:
 
 
 def unfinished() -> Report:
+    first = PLAN.everything[1]
     return report(
-        row("pass", "resp.short"),
+        row("pass", "resp.short", parameters=first.parameters.model_dump(mode="json")),
+        not_run=tuple(p.check.id for p in PLAN.everything if p is not first),
         verdict="interrupted",
         profile_source="smoke",
         profile_hash=PLAN.fingerprint,
@@ -132,11 +135,15 @@ def unfinished() -> Report:
     ("over", "says"),
     [
         ({"profile_hash": "0" * 12}, f"000000000000 then, {PLAN.fingerprint} now"),
+        ({"profile_hash": "0" * 12}, "thresholds of checks that were not made yet"),
+        ({"profile_hash": "0" * 12, "not_run": ("z.old",)}, "gone: z.old"),
+        ({"profile_hash": "0" * 12, "not_run": ()}, "new: auth.default_deny, disconnect.frees"),
+        ({"profile_hash": "0" * 12, "checks": (row(),)}, "other thresholds: resp.short"),
         ({"profile": "golive"}, "profile golive then, smoke now"),
         ({}, ""),
     ],
 )
-def test_another_profile_or_other_thresholds_are_named(over: dict[str, str], says: str) -> None:
+def test_another_profile_or_other_thresholds_are_named(over: dict[str, Any], says: str) -> None:
     earlier = msgspec.structs.replace(unfinished(), **over)
     _refused(lambda: resume.require_same(earlier, PLAN, Target(name="n", url="http://h:1")), says)
 
@@ -257,7 +264,7 @@ def test_a_node_slower_than_typical_makes_the_rest_longer() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "says"),
-    [(2, "a few seconds left"), (43, "about 45 s left"), (100, "about 1m 45s left"), (1234, "about 21m 00s left")],
+    [(2, "a few seconds left"), (43, "about 45 s left"), (100, "about 1m 45s left"), (1234, "about 21 min left")],
 )  # fmt: skip
 def test_time_left_is_said_as_exactly_as_it_is_known(seconds: float, says: str) -> None:
     assert roughly(seconds) == says

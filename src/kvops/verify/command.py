@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kvops.errors import KvopsError
 from kvops.telemetry.clients.kvops import KvopsClient
-from kvops.verify import baseline, outputs, resume, runner, runs
+from kvops.verify import baseline, outputs, pictures, resume, runner, runs
 from kvops.verify.display import display
 from kvops.verify.estimates import Estimates, last_times
 from kvops.verify.facts import Facts
@@ -35,6 +35,7 @@ def gate(order: Order, console: Console) -> int:
     comparison = _Comparison(order)
     with _held(run_id):
         report = comparison.judged(asyncio.run(_run(order, run_id, comparison)))
+        report = pictures.drawn(report)
         saved = outputs.keep(report)
     lost = outputs.deliver(report, order.asked.wanted)
     show(report, console)

@@ -73,4 +73,6 @@ def about(seconds: float) -> str:
         return "a few seconds"
     step = 5 if seconds < 60 else 15 if seconds < 600 else 60
     rounded = max(round(seconds / step) * step, step)
+    if rounded >= 60 and rounded % 60 == 0:
+        return f"about {rounded // 60} min"
     return f"about {rounded} s" if rounded < 60 else f"about {format_duration(float(rounded))}"

@@ -60,10 +60,27 @@ def require_same(earlier: Report, plan: Plan, target: Target) -> None:
         differs.append(f"profile {earlier.profile} then, {plan.profile.name} now")
     elif plan.fingerprint != earlier.profile_hash:
         differs.append(
-            f"checks or thresholds of profile {earlier.profile}: "
-            f"{earlier.profile_hash or 'unknown'} then, {plan.fingerprint} now"
+            f"profile {earlier.profile}: {_changed(earlier, plan)} "
+            f"({earlier.profile_hash or 'unknown'} then, {plan.fingerprint} now)"
         )
     _require_none(earlier, differs)
+
+
+def _changed(earlier: Report, plan: Plan) -> str:
+    """Which checks, as far as the run knows: of one that was not made yet it knows the name alone."""
+    then = {check.id: (check.severity, check.parameters) for check in earlier.checks}
+    known = {*then, *earlier.not_run, *earlier.left_out}
+    now = {
+        p.check.id: (p.entry.severity, p.parameters.model_dump(mode="json"))
+        for p in plan.everything
+    }
+    said = {
+        "new": [name for name in now if name not in known],
+        "gone": [name for name in known if name not in now],
+        "other thresholds": [name for name in then if name in now and then[name] != now[name]],
+    }
+    found = [f"{what}: {', '.join(sorted(ids))}" for what, ids in said.items() if ids]
+    return "; ".join(found) or "thresholds of checks that were not made yet"
 
 
 def agreement(earlier: Report | None) -> Callable[[Facts], None]:
