@@ -10,6 +10,7 @@ from kvops.load import scenarios
 from kvops.load.pacing import Pacing
 from kvops.load.reports import summary
 from kvops.load.slo import Slo
+from tests.harness import run_kvops
 
 
 def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None:
@@ -31,6 +32,20 @@ def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None
                     else str(option.default)
                 )
                 assert option.parse(option_name, text) == option.default
+
+
+def test_how_requests_come_is_told() -> None:
+    assert scenarios.find("soak").arrivals == "users 2"
+    assert scenarios.find("chat_online").arrivals == "poisson arrivals, 0.5 requests/s"
+
+
+def test_one_scenario_can_be_listed_alone() -> None:
+    one = run_kvops("load", "list", "ramp_to_knee", env={})
+    assert "--resolution" in one.stdout
+    assert "--depths" not in one.stdout
+    wrong = run_kvops("load", "list", "ramp_to_kne", env={})
+    assert wrong.returncode == 2
+    assert "did you mean ramp_to_knee" in wrong.stderr
 
 
 def test_options_are_taken_in_both_forms() -> None:

@@ -24,22 +24,25 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_scenarios(as_json: Json = False) -> None:
+def list_scenarios(
+    name: Annotated[str | None, typer.Argument(metavar="[SCENARIO]", help="Only this one.")] = None,
+    as_json: Json = False,
+) -> None:
     """The scenarios, what each is for, and its options."""
     from kvops.load import scenarios
 
-    found = [scenarios.find(name) for name in scenarios.names()]
+    found = [scenarios.find(one) for one in ([name] if name else scenarios.names())]
     if as_json:
         typer.echo(
             json.dumps([one.model_dump(mode="json", exclude={"path"}) for one in found], indent=2)
         )
         return
     for one in found:
-        typer.echo(f"{one.name}  (users {one.users})")
+        typer.echo(f"{one.name}  ({one.arrivals})")
         typer.echo(_wrapped(one.purpose, 2))
-        for name, option in one.options.items():
+        for own, option in one.options.items():
             default = "off" if option.default is None else _text(option.default)
-            typer.echo(f"    --{name.replace('_', '-')}  [default: {default}]")
+            typer.echo(f"    --{own.replace('_', '-')}  [default: {default}]")
             typer.echo(_wrapped(f"{option.help}; {option.form()}", 8))
 
 

@@ -82,6 +82,14 @@ class Scenario(BaseModel):
             self.options.update(own)
         return self
 
+    @property
+    def arrivals(self) -> str:
+        """How requests come by default, in a few words."""
+        if self.pacing is None or not self.pacing.open:
+            return f"users {self.users}"
+        rate = "" if self.pacing.rate is None else f", {self.pacing.rate:g} requests/s"
+        return f"{self.pacing.kind} arrivals{rate}"
+
     def defaults(self) -> dict[str, Any]:
         return {name: option.default for name, option in self.options.items()}
 

@@ -91,7 +91,15 @@ def plots(data: RunData) -> list[Plot]:
             for at in lengths
         ],
     }
-    return [lines("First token by length", lengths, times, across="prompt, tokens", up="seconds")]
+    return [
+        lines(
+            "First token by length, and what it may take",
+            lengths,
+            times,
+            across="prompt, tokens",
+            up="seconds",
+        )
+    ]
 
 
 def rows(data: RunData) -> list[Row]:
