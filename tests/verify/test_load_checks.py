@@ -2,16 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from kvops.load.records import ErrorClass, RequestRecord, ServerSample
 from kvops.load.reports.base import RunData
-from kvops.telemetry.snapshot import NodeSnapshot
 from kvops.verify.check import Finding, Outcome
 from kvops.verify.checks import kv_cache, ledger, load
 from kvops.verify.checks.load import ConcurrencyParameters, claims_of
-from kvops.verify.planned import Planned, TokenCounts, ramp, tokens_told
+from kvops.verify.planned import (
+    Counters,
+    Planned,
+    Pressure,
+    TokenCounts,
+    pressed,
+    ramp,
+    tokens_told,
+)
 from tests.load.made import answer, lost, refused, run
 
 P = ConcurrencyParameters()
@@ -33,7 +39,7 @@ def planned(
     before: TokenCounts | None = None,
     after: TokenCounts | None = None,
 ) -> Planned:
-    return Planned(8, steps, gained, (), (before, after), None)
+    return Planned(8, steps, gained, (), (Counters(before), Counters(after)), None)
 
 
 def concurrency(records: list[RequestRecord], gained: float | None = 2.0) -> Outcome:
@@ -136,23 +142,26 @@ def test_room_is_what_is_neither_held_nor_cached() -> None:
         (0, 0, 0.9, "pass"),
         (0, 500, 0.0, "pass"),
         (0, 500, None, "pass"),
+        (0, None, 0.9, "pass"),
         (0, 1, 0.9, "fail"),
         (6, 0, 0.0, "fail"),
         (5, 0, 0.0, "pass"),
     ],
 )
 def test_evictions_without_need_and_frequent_preemptions_fail(
-    preempted: int, evicted: int, spare: float | None, wanted: str
+    preempted: int, evicted: int | None, spare: float | None, wanted: str
 ) -> None:
     whole = planned(step(8, answers(100)))
     try:
-        outcome = kv_cache.judge(whole, preempted, evicted, spare, kv_cache.EvictionParameters())
+        outcome = kv_cache.judge(
+            whole, Pressure(preempted, evicted), spare, kv_cache.EvictionParameters()
+        )
     except Finding as finding:
         outcome = finding.outcome
     assert outcome.verdict == wanted
 
 
-def test_without_a_snapshot_there_are_no_counts_of_the_cache() -> None:
-    nothing: NodeSnapshot | None = None
-    assert kv_cache.counts(nothing) is None
-    assert msgspec.to_builtins(tokens_told([])) == {"prompt": 0, "generated": 0}
+def test_what_is_not_counted_is_not_zero() -> None:
+    before, after = Counters(None, Pressure(3, None)), Counters(None, Pressure(5, None))
+    assert pressed(before, after) == Pressure(2, None)
+    assert pressed(Counters(), after) == Pressure(None, None)

@@ -25,12 +25,17 @@ SETTLE_WITHIN = 5.0
 """Seconds until the node's counters must show the last request."""
 STEP_REQUESTS = 12
 """Of a step below the full load."""
-_COUNTERS = {
+_TOKENS = {
     "kvops": ("kvops_prompt_tokens_total", "kvops_generation_tokens_total"),
     "vllm": ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
     "sglang": ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
     "llamacpp": ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
 }
+_PRESSURE = {
+    "kvops": ("kvops_preemptions_total", "kvops_kv_evictions_total"),
+    "vllm": ("vllm:num_preemptions_total", ""),
+}
+"""Empty: the engine does not count it."""
 
 
 class LoadParameters(Parameters):
@@ -54,6 +59,20 @@ class TokenCounts(msgspec.Struct, frozen=True):
     generated: float
 
 
+class Pressure(msgspec.Struct, frozen=True):
+    """How often a node was short of KV blocks since it started; None: not told."""
+
+    preemptions: float | None
+    evictions: float | None
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What `/metrics` of the node counts."""
+
+    tokens: TokenCounts | None = None
+    pressure: Pressure = Pressure(None, None)
+
+
 class Planned(msgspec.Struct, frozen=True):
     users: int
     """Of the full load."""
@@ -63,8 +82,8 @@ class Planned(msgspec.Struct, frozen=True):
     """Tokens a second of several users, so many times those of one; None where one user is the full load."""
     repeated: tuple[RunData, ...]
     """Steps that were measured a second time."""
-    counted: tuple[TokenCounts | None, TokenCounts | None]
-    """By `/metrics`, before and after all of it."""
+    counted: tuple[Counters, Counters]
+    """Before and after all of it."""
     after: NodeSnapshot | None
     """Taken once the node's counters had shown the last request, or had their time to."""
 
@@ -93,7 +112,7 @@ async def planned_load(context: Context, parameters: LoadParameters) -> Planned:
 
 async def _send(context: Context, parameters: LoadParameters) -> Planned:
     users = await planned_users(context, parameters)
-    before = await token_counts(context)
+    before = await counters(context)
     steps: list[RunData] = []
     repeated: list[RunData] = []
     gained: float | None = None
@@ -133,21 +152,39 @@ def tokens_told(records: Sequence[RequestRecord]) -> TokenCounts:
 
 
 async def _settled(
-    context: Context, before: TokenCounts | None, told: TokenCounts
-) -> tuple[TokenCounts | None, NodeSnapshot | None]:
+    context: Context, before: Counters, told: TokenCounts
+) -> tuple[Counters, NodeSnapshot | None]:
     """The node's counters once they show what the clients were told, or had SETTLE_WITHIN for it."""
     deadline = time.monotonic() + SETTLE_WITHIN
     while True:
-        after = await token_counts(context)
+        after = await counters(context)
         snapshot = await context.node.snapshot() if context.node is not None else None
-        shown = before is None or after is None or moved(before, after) == told
-        if shown or time.monotonic() >= deadline:
+        known = before.tokens is not None and after.tokens is not None
+        if not known or moved(before, after) == told or time.monotonic() >= deadline:
             return after, snapshot
         await pause()
 
 
-def moved(before: TokenCounts, after: TokenCounts) -> TokenCounts:
-    return TokenCounts(after.prompt - before.prompt, after.generated - before.generated)
+def moved(before: Counters, after: Counters) -> TokenCounts | None:
+    """Tokens between the two; None where the node does not count them."""
+    if before.tokens is None or after.tokens is None:
+        return None
+    return TokenCounts(
+        after.tokens.prompt - before.tokens.prompt, after.tokens.generated - before.tokens.generated
+    )
+
+
+def pressed(before: Counters, after: Counters) -> Pressure:
+    """Preemptions and evictions between the two."""
+
+    def more(first: float | None, last: float | None) -> float | None:
+        return None if first is None or last is None else last - first
+
+    old, new = before.pressure, after.pressure
+    return Pressure(
+        more(old.preemptions, new.preemptions),
+        more(old.evictions, new.evictions),
+    )
 
 
 async def send_step(
@@ -183,14 +220,16 @@ async def planned_users(context: Context, parameters: LoadParameters) -> int:
     return parameters.max_users
 
 
-async def token_counts(context: Context) -> TokenCounts | None:
-    """By `/metrics`; None where the engine's names are not known or not there."""
-    names = _COUNTERS.get(context.facts.engine or "")
+async def counters(context: Context) -> Counters:
+    """Of `/metrics`, as far as the engine's names for them are known and there."""
+    engine = context.facts.engine or ""
     reply = await context.api.get("/metrics")
-    if names is None or reply.status != 200:
-        return None
+    if reply.status != 200 or engine not in _TOKENS:
+        return Counters()
     page = prometheus.parse(reply.text)
-    prompt, generated = (page.total(name) for name in names)
-    if prompt is None or generated is None:
-        return None
-    return TokenCounts(prompt, generated)
+    prompt, generated = (page.total(name) for name in _TOKENS[engine])
+    preemptions, evictions = (page.total(name) for name in _PRESSURE.get(engine, ("", "")))
+    tokens = None
+    if prompt is not None and generated is not None:
+        tokens = TokenCounts(prompt, generated)
+    return Counters(tokens, Pressure(preemptions, evictions))

@@ -14,7 +14,7 @@ from kvops.verify.check import Check, Outcome, fail, inconclusive, skip
 from kvops.verify.context import Context
 from kvops.verify.driven import artifact, kept
 from kvops.verify.occupancy import occupancy, wait_until
-from kvops.verify.planned import LoadParameters, Planned, planned_load
+from kvops.verify.planned import LoadParameters, Planned, Pressure, planned_load, pressed
 
 _LEAK = "blocks leak with every request until none is left: restart the node, and report the defect"
 
@@ -75,18 +75,19 @@ class EvictionParameters(LoadParameters):
 
 async def evictions(context: Context, parameters: EvictionParameters) -> Outcome:
     load = await planned_load(context, parameters)
-    before, after = counts(load.before), counts(load.after)
-    if before is None or after is None:
-        skip("the node shows no evictions or preemptions on a control plane")
+    found = pressed(*load.counted)
+    if found.preemptions is None:
+        skip("/metrics of this node counts no preemptions")
     spare = least_free([sample for step in load.steps for sample in step.server], load.after)
-    return judge(load, after[0] - before[0], after[1] - before[1], spare, parameters)
+    return judge(load, found, spare, parameters)
 
 
 def judge(
-    load: Planned, preempted: int, evicted: int, spare: float | None, parameters: EvictionParameters
+    load: Planned, found: Pressure, spare: float | None, parameters: EvictionParameters
 ) -> Outcome:
     """`spare`: smallest share of the pool that was free; None where it is not known."""
     n = len(load.records)
+    preempted, evicted = int(found.preemptions or 0), found.evictions
     evidence: dict[str, Any] = kept(load.full) | {
         "preemptions": preempted,
         "evictions": evicted,
@@ -103,16 +104,17 @@ def judge(
         )
     if evicted and spare is not None and spare > parameters.spare:
         fail(
-            observed=f"{evicted} cached blocks evicted while {format_ratio(spare)} of the pool or more was free",
+            observed=f"{evicted:g} cached blocks evicted while {format_ratio(spare)} of the pool or more was free",
             expected="no eviction before the pool is full",
             remedy="prefixes are thrown away that would have saved their computation: report the defect",
             n=n,
             **evidence,
         )
-    free = "not known" if spare is None else f"{format_ratio(spare)} free at the least"
+    free = "" if spare is None else f"; {format_ratio(spare)} of the pool free at the least"
+    thrown = "evictions not told" if evicted is None else f"{evicted:g} evictions"
     return Outcome(
         verdict="pass",
-        observed=f"{preempted} preemptions, {evicted} evictions in {format_whole(n)} requests; {free}",
+        observed=f"{preempted} preemptions, {thrown} in {format_whole(n)} requests{free}",
         expected=f"preemptions ≤ {format_ratio(parameters.preemptions)} of requests; no eviction with room to spare",
         n=n,
         evidence=evidence,
@@ -130,13 +132,6 @@ def least_free(seen: Sequence[ServerSample], after: NodeSnapshot | None) -> floa
     if after is not None and isinstance(after.kv, Known) and after.kv.value.total_blocks:
         shares.append(after.kv.value.free_blocks / after.kv.value.total_blocks)
     return min(shares, default=None)
-
-
-def counts(snapshot: NodeSnapshot | None) -> tuple[int, int] | None:
-    """Preemptions and evictions since start."""
-    if snapshot is None or not isinstance(snapshot.kv, Known):
-        return None
-    return snapshot.kv.value.preemptions, snapshot.kv.value.evictions
 
 
 EMPTY_AFTER = Check(
@@ -157,5 +152,5 @@ EVICTIONS = Check(
     run=evictions,
     area="V9",
     typical=1.0,
-    needs=("control plane", "idle node", "load"),
+    needs=("idle node", "load"),
 )

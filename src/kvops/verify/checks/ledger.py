@@ -42,9 +42,9 @@ async def client_ledger(context: Context, parameters: LoadParameters) -> Outcome
 def counted(load: Planned) -> dict[str, TokenCounts]:
     """By what the counters of `/metrics` and of the snapshot moved over the load, where the node has them."""
     found = {}
-    before, after = load.counted
-    if before is not None and after is not None:
-        found["/metrics"] = moved(before, after)
+    page = moved(*load.counted)
+    if page is not None:
+        found["/metrics"] = page
     told = ledger(load.before, load.after, load.records).counters
     if told:
         found["snapshot"] = TokenCounts(told[0].node, told[1].node)
