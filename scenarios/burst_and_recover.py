@@ -2,8 +2,7 @@
 
 from kvops.load.locust_user import plain_answer, register
 from kvops.load.phased_user import PhasedUser, answer_or_refusal, wait_as_told
-from kvops.load.phases import Timetable
-from kvops.load.reports.recovery import BASELINE, BURST, RECOVERY
+from kvops.load.phases import BASELINE, BURST, RECOVERY, Timetable
 from kvops.load.workload import Workload, prompt, source_of
 
 register(__file__)

@@ -7,14 +7,12 @@ from kvops.load.exchange import Exchange
 from kvops.load.injector import Canary
 from kvops.load.locust_user import Outcome, register
 from kvops.load.phased_user import PhasedUser, answer_or_refusal, wait_as_told
-from kvops.load.phases import Timetable
+from kvops.load.phases import AFTER, BEFORE, CANARY, QUIET, STORM, Timetable
 from kvops.load.records import ErrorClass
-from kvops.load.reports.disconnect import CANARY, STORM
 from kvops.load.workload import Workload, prompt, source_of
 
 register(__file__)
 
-BEFORE, QUIET, AFTER = "before", "quiet", "after"
 PIECES = 20
 """Most pieces of an answer that a user takes in."""
 

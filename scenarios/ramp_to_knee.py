@@ -45,7 +45,7 @@ class Climber(PlanUser):
         self.kept.append(context["record"])
 
     def wanted(self) -> bool:
-        return self._state != LOCUST_STATE_STOPPING
+        return bool(self._state != LOCUST_STATE_STOPPING)
 
     def hold(self, load: float) -> Outcome:
         """Hold a load until it is judged, then wait for the answers in flight."""

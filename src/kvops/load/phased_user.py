@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gevent
-from locust import task
+from locust import events, task
 from locust.exception import StopUser
 
 from kvops.load.exchange import Exchange
@@ -48,6 +48,12 @@ class PhasedUser(NodeUser):
     def rest(self, seconds: float = LOOK) -> None:
         """For so long, but not beyond the end of the phase."""
         gevent.sleep(min(seconds, self.timetable().left(self.elapsed())))
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]
+def _begin_anew(**_: Any) -> None:
+    """A run that is started again from locust's page has a timetable of its own."""
+    PhasedUser.begin = None
 
 
 def answer_or_refusal(got: Exchange) -> Outcome:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+BASELINE, BURST, RECOVERY = "baseline", "burst", "recovery"
+BEFORE, STORM, QUIET, AFTER = "before", "storm", "quiet", "after"
+CANARY = "canary"
+"""Its requests are named by the phase too: `canary after`."""
+
 
 class Phase(msgspec.Struct, frozen=True):
     name: str

@@ -5,6 +5,8 @@ Imports locust.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gevent.event import AsyncResult
 
 from kvops.load.exchange import Exchange
@@ -16,7 +18,7 @@ _taken: dict[str, AsyncResult] = {}
 """By class, for all users of this process."""
 
 
-def fields(user: NodeUser, priority: str | None) -> dict[str, str]:
+def fields(user: NodeUser, priority: str | None) -> dict[str, Any]:
     """For the body of a request: nothing where the node refuses it. The first user asks, the others wait for that."""
     if priority is None:
         return {}

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from kvops.load.phases import AFTER, CANARY, STORM
 from kvops.load.records import RequestRecord, ServerSample
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN
@@ -14,7 +15,6 @@ from kvops.load.reports.slo import client_gaps
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 from kvops.units import format_duration
 
-STORM, CANARY = "storm", "canary"
 LEAST = 10
 """Hung-up requests under which the storm was none."""
 
@@ -46,7 +46,7 @@ def facts(data: RunData) -> dict[str, Any]:
         "before_first_token": sum(one.ttft is None for one in hung_up(data)),
         "answered_in_storm": sum(one.expected and one.name == STORM for one in data.records),
         "canaries_after": sum(
-            one.expected and one.name == f"{CANARY} after" for one in data.records
+            one.expected and one.name == f"{CANARY} {AFTER}" for one in data.records
         ),
         "before": _held(data.info.before),
         "after": _held(data.info.after),

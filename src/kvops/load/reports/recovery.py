@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kvops.load.phases import BASELINE, BURST, RECOVERY
 from kvops.load.records import RequestRecord
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
@@ -24,7 +25,18 @@ from kvops.load.reports.spread import cells
 from kvops.load.statistics import Series, series
 from kvops.units import format_duration, format_ratio
 
-BASELINE, BURST, RECOVERY = "baseline", "burst", "recovery"
+__all__ = [
+    "BASELINE",
+    "BURST",
+    "RECOVERY",
+    "body",
+    "facts",
+    "judge",
+    "overloaded",
+    "recovered",
+    "settled",
+]
+
 RUN = 5
 """Answers in a row whose median counts: one slow answer is no relapse."""
 FLOOR = 0.1
