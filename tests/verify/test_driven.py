@@ -104,6 +104,21 @@ def test_a_check_that_is_stopped_takes_its_load_with_it(node: FaultyNode, tmp_pa
     assert '"status":"interrupted"' in kept_run.read_text()
 
 
+def test_a_load_that_does_not_fit_the_node_leaves_the_check_open(
+    node: FaultyNode, tmp_path: Path
+) -> None:
+    async def body(context: Context) -> None:
+        with pytest.raises(Finding) as caught:
+            await drive(
+                context, "batch_offline", users=1, duration=None,
+                options=ENDLESS | {"prompt_tokens": "900000"},
+            )  # fmt: skip
+        assert caught.value.outcome.verdict == "inconclusive"
+        assert "prompt-tokens" in str(caught.value.outcome.observed)
+
+    within(node, tmp_path, body)
+
+
 def test_a_busy_load_generator_leaves_the_check_open() -> None:
     records = [answer("request", float(at)) for at in range(10)]
     assert trusted(run("batch_offline", records, client=[ClientSample(5.0, 1, 1, 0.2, 0.01)]))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvops.errors import UsageError
 from kvops.load import launcher, runs, scenarios
 from kvops.load.pacing import Pacing
 from kvops.load.records import RequestRecord
@@ -57,7 +58,15 @@ async def drive(
         pacing=pacing or known.pacing or Pacing(),
         allow_remote=context.allow_remote,
     )
-    data = read(await _run(plan, enough))
+    try:
+        data = read(await _run(plan, enough))
+    except UsageError as error:
+        inconclusive(
+            f"the load does not fit this node: {error.message}",
+            expected="a load that it can take",
+            remedy=f"change it in the profile: {error.hint}",
+            n=0,
+        )
     if data.info.status == "failed":
         inconclusive(
             f"the load run broke: {data.info.reason}",

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import Field
 
 from kvops.units import format_duration, format_whole
-from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive
+from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive, skip
 from kvops.verify.context import Context
 from kvops.verify.curves import Jump, first_jump, fit, geometric
 from kvops.verify.timing import Timed, once, timed
@@ -121,6 +121,8 @@ async def _measure(context: Context, parameters: LengthParameters) -> _Measured:
 async def _measure_all(context: Context, parameters: LengthParameters) -> _Measured:
     limit = context.facts.max_model_len or parameters.longest + parameters.max_tokens
     longest = min(parameters.longest, limit - parameters.max_tokens)
+    if longest < 2 * parameters.shortest:
+        skip(f"the node's limit of {limit} tokens leaves no two lengths to compare")
     deadline, rows = time.monotonic() + parameters.budget, list[Row]()
     for tokens in geometric(parameters.shortest, longest):
         if rows and _cost(rows, tokens, parameters.repeats) > deadline - time.monotonic():
@@ -209,7 +211,8 @@ def _fail(rows: Sequence[Row], jump: Jump, what: str, pick: Pick, factor: float)
         f"{jump.times:.1f} × what prompts up to {format_whole(before)} predict",
         expected=f"at most {factor:g} × ({format_duration(jump.predicted)} predicted)",
         remedy="something beside attention sets in between these lengths: swapping, recomputation, a slow kernel, "
-        "a length tier; see kvops node logs and the memory accounts at that length",
+        "a length tier; see kvops node logs and the memory accounts at that length, or lower "
+        "model.max_context_length below it",
         rows=_table(rows, pick),
         n=sum(len(pick(row)) for row in rows),
     )

@@ -119,8 +119,8 @@ def allowed(pairs: list[Pair], trip: float, parameters: TruthParameters) -> floa
     return max(parameters.floor + 2 * trip, parameters.share * waited)
 
 
-def judge(pairs: list[Pair], trip: float, parameters: TruthParameters) -> Outcome:
-    """`trip`: seconds of a request that computes nothing."""
+def _counted(pairs: list[Pair], parameters: TruthParameters) -> list[Pair]:
+    """Those that the histogram counted, when they are enough."""
     counted = [pair for pair in pairs if pair.node is not None]
     if len(pairs) < parameters.min_samples:
         inconclusive(
@@ -136,6 +136,12 @@ def judge(pairs: list[Pair], trip: float, parameters: TruthParameters) -> Outcom
             remedy="dashboards and alerts on first-token time see nothing: report the defect",
             n=len(pairs),
         )
+    return counted
+
+
+def judge(pairs: list[Pair], trip: float, parameters: TruthParameters) -> Outcome:
+    """`trip`: seconds of a request that computes nothing."""
+    counted = _counted(pairs, parameters)
     client, node = median(p.client for p in counted), median(p.node or 0.0 for p in counted)
     missing, may = missing_time(counted), allowed(counted, trip, parameters)
     evidence = {"client": client, "node": node, "missing": missing, "allowed": may, "trip": trip}
