@@ -20,7 +20,7 @@ from kvops.load.workload import Workload, prompt, source_of
 register(__file__)
 
 LOOK = 0.2
-STRETCH = 3
+STRETCH = 5
 """A step that is not decided goes on up to so many times its seconds."""
 MARGIN = 1.5
 DRAIN = 3

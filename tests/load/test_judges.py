@@ -579,7 +579,10 @@ def test_a_search_cut_short_few_samples_or_a_busy_client_are_inconclusive() -> N
         "before 4 users could be tried",
     )
     check(
-        knee, run("ramp_to_knee", climbed((1, 0.1), n=5)), "inconclusive", "5 requests are too few"
+        knee,
+        run("ramp_to_knee", climbed((1, 0.1), n=5)),
+        "inconclusive",
+        "5 requests decide nothing, 32 are the least",
     )
     busy = run("ramp_to_knee", climbed(*FOUND), client=busy_client(900))
     check(knee, busy, "inconclusive", "the client was the bottleneck")

@@ -19,7 +19,14 @@ from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import cache_notes, words
 from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
-from kvops.load.statistics import Series, pooled_gaps, saturation, series, tokens_between
+from kvops.load.statistics import (
+    Series,
+    minimum_samples,
+    pooled_gaps,
+    saturation,
+    series,
+    tokens_between,
+)
 from kvops.units import format_ratio
 
 STYLES = {"good": ("✔ good", "green"), "bad": ("✘ bad", "red"), "unclear": ("· unclear", "yellow")}
@@ -183,9 +190,11 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
         for one in held
         if one.client is not None
     ]
+    slo = Slo.of(data.info.options)
+    least = minimum_samples(slo.percentile, 0, slo.confidence)
     gaps += [
-        f"{load_words(one.step.load, data.info.options['by'])}: {one.step.requests} requests are too few to judge: "
-        "raise --step-seconds"
+        f"{load_words(one.step.load, data.info.options['by'])}: {one.step.requests} requests decide nothing, "
+        f"{least} are the least: raise --step-seconds"
         for one in held
         if one.step.outcome == "unclear" and one.client is None
     ]
