@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kvops.load.reports.base import RunData, Verdict
+from kvops.load.reports.slo import whole_claims, whole_goodput
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
     Claim,
@@ -19,9 +20,7 @@ from kvops.load.statistics import (
     WarmUp,
     after_warm_up,
     client_health,
-    goodput,
     ledger,
-    objectives,
     steadiness,
     summarize,
     token_check,
@@ -57,7 +56,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(data: RunData, verdict: Verdict) -> Analysis:
-    slo = Slo() if data.info.report in IN_PARTS else Slo.of(data.info.options)
+    has_objectives = data.info.report not in IN_PARTS and bool(Slo.of(data.info.options).bounds())
     start, steady = _steadiness(data)
     return Analysis(
         verdict=verdict,
@@ -65,8 +64,8 @@ def examine(data: RunData, verdict: Verdict) -> Analysis:
         warm_up=start,
         steadiness=steady,
         typical=summarize(after_warm_up(data.records, start)) if start.dropped else None,
-        goodput=goodput(data.records, slo) if slo.bounds() else None,
-        objectives=objectives(data.records, slo, slo.confidence),
+        goodput=whole_goodput(data) if has_objectives else None,
+        objectives=whole_claims(data) if has_objectives else {},
         client=client_health(data.client, data.records),
         ledger=ledger(data.info.before, data.info.after, data.records),
         tokens=token_check(data.records),

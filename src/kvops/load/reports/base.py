@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 from rich.console import RenderableType
@@ -22,6 +24,7 @@ from kvops.load.records import (
 from kvops.load.reports.plots import Missing, Plot
 from kvops.load.runs import Run, RunInfo
 
+T = TypeVar("T")
 EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -32,7 +35,9 @@ class Verdict(msgspec.Struct, frozen=True):
     """What a reader should know, whatever the outcome."""
 
 
-class RunData(msgspec.Struct, frozen=True):
+class RunData(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """What is kept of one run. Equal is only itself, so that what is worked out of it can be remembered with it."""
+
     folder: Path
     info: RunInfo
     records: Sequence[RequestRecord]
@@ -40,6 +45,19 @@ class RunData(msgspec.Struct, frozen=True):
     server: Sequence[ServerSample] = ()
     damage: tuple[str, ...] = ()
     """What of the files is lost: then the run is judged as partial."""
+
+
+def once(work: Callable[[RunData], T]) -> Callable[[RunData], T]:
+    """`work` of each run's data is done once, and forgotten with the data."""
+    done: WeakKeyDictionary[RunData, T] = WeakKeyDictionary()
+
+    @functools.wraps(work)
+    def remembered(data: RunData) -> T:
+        if data not in done:
+            done[data] = work(data)
+        return done[data]
+
+    return remembered
 
 
 class Report(Protocol):

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports.base import RunData, Verdict, failure_lines, once, verdict
 from kvops.load.reports.cells import Columns
 from kvops.load.slo import Slo
-from kvops.load.statistics import Claim, client_health, goodput, objectives
+from kvops.load.statistics import Claim, Goodput, client_health, goodput, objectives
 from kvops.units import format_duration, format_ratio, format_whole
 
 LEAST = 5
@@ -25,27 +25,36 @@ MARKS = {
 }
 
 
+@once
+def whole_claims(data: RunData) -> dict[str, Claim]:
+    """Of all requests of the run."""
+    return claims(data.records, Slo.of(data.info.options))
+
+
+@once
+def whole_goodput(data: RunData) -> Goodput:
+    return goodput(data.records, Slo.of(data.info.options))
+
+
 def judge(data: RunData) -> Verdict:
     failures, gaps = slo_reasons(data.records, data.info.options)
     return verdict(failures, [*gaps, *client_gaps(data)], cache_notes(data.records))
 
 
 def facts(data: RunData) -> dict[str, Any]:
-    slo = Slo.of(data.info.options)
     return {
-        "claims": msgspec.to_builtins(claims(data.records, slo)),
+        "claims": msgspec.to_builtins(whole_claims(data)),
         "errors": error_share(data.records),
-        "goodput": msgspec.to_builtins(goodput(data.records, slo)),
+        "goodput": msgspec.to_builtins(whole_goodput(data)),
     }
 
 
 def body(data: RunData) -> RenderableType:
-    slo = Slo.of(data.info.options)
-    good = goodput(data.records, slo)
+    good = whole_goodput(data)
     line = f"{good.good} of {good.attempted} requests met every objective at once"
     if good.per_second is not None:
         line += f": goodput {good.per_second:.2f} requests/s"
-    return Group(table(claims(data.records, slo)), Text(line))
+    return Group(table(whole_claims(data)), Text(line))
 
 
 def claims(records: Sequence[RequestRecord], slo: Slo) -> dict[str, Claim]:
