@@ -36,7 +36,7 @@ def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None
 
 def test_how_requests_come_is_told() -> None:
     assert scenarios.find("soak").arrivals == "users 2"
-    assert scenarios.find("chat_online").arrivals == "poisson arrivals, 0.5 requests/s"
+    assert scenarios.find("chat_online").arrivals == "arrivals poisson 0.5/s"
 
 
 def test_one_scenario_can_be_listed_alone() -> None:

@@ -87,8 +87,8 @@ class Scenario(BaseModel):
         """How requests come by default, in a few words."""
         if self.pacing is None or not self.pacing.open:
             return f"users {self.users}"
-        rate = "" if self.pacing.rate is None else f", {self.pacing.rate:g} requests/s"
-        return f"{self.pacing.kind} arrivals{rate}"
+        rate = "" if self.pacing.rate is None else f" {self.pacing.rate:g}/s"
+        return f"arrivals {self.pacing.kind}{rate}"
 
     def defaults(self) -> dict[str, Any]:
         return {name: option.default for name, option in self.options.items()}
