@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from kvops.units import format_bytes, format_duration, format_whole
@@ -19,11 +19,16 @@ MEANING: dict[RunVerdict, str] = {
     "unreachable": "no node could be reached",
     "interrupted": "stopped before the end",
 }
-_FORMATS: dict[str, Callable[[float], str]] = {"seconds": format_duration, "bytes": format_bytes}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "seconds": format_duration,
+    "bytes": format_bytes,
+    "×": lambda factor: f"{factor:.2f} ×",
+}
 
 _OPS: dict[Op, str] = {"": "", "<": "<", "<=": "≤", "=": "=", ">=": "≥", ">": ">"}
 _NAMED = 3
 """Checks that a conclusion names."""
+_LISTED = 12
 
 
 def printable(text: str) -> str:
@@ -141,11 +146,11 @@ def waiver(check: CheckResult) -> str:
 
 def left_out(report: Report) -> list[str]:
     """Lines on what of the profile was not run, and why."""
-    lines = [f"not run: {', '.join(report.not_run)}"] if report.not_run else []
+    lines = [f"not run: {_some(report.not_run)}"] if report.not_run else []
     for option in ("--only", "--skip"):
         ids = [name for name, by in report.left_out.items() if by == option]
         if ids:
-            lines.append(f"left out by {option}: {', '.join(ids)}")
+            lines.append(f"left out by {option}: {_some(ids)}")
     unused = {waiver.id for waiver in report.waivers} - {check.id for check in report.waived}
     if unused:
         lines.append(f"waived, but there was nothing to waive: {', '.join(sorted(unused))}")
@@ -162,6 +167,13 @@ def baseline(report: Report) -> list[str]:
     if facts.new:
         lines.append(f"new, nothing to compare with: {', '.join(facts.new)}")
     return lines
+
+
+def _some(ids: Sequence[str]) -> str:
+    """All where they can be read at a glance; the result file has them anyway."""
+    if len(ids) <= _LISTED:
+        return ", ".join(ids)
+    return f"{', '.join(ids[: _LISTED - 1])} and {len(ids) - _LISTED + 1} more"
 
 
 def _count(number: int, what: str) -> str:
