@@ -238,3 +238,19 @@ def test_json_is_of_its_published_schema(tmp_path: Path) -> None:
 def test_what_json_has_no_number_for_is_a_word_or_nothing() -> None:
     odd = {"a": [math.inf, -math.inf, math.nan, 1.5], "b": {"c": (math.inf,)}}
     assert document.as_json(odd) == {"a": ["inf", "-inf", None, 1.5], "b": {"c": ["inf"]}}
+
+
+def test_a_warm_up_is_left_out_of_typical_latencies_and_counted_in_the_verdict(
+    tmp_path: Path,
+) -> None:
+    slow = [answer("chat", START + at, ttft=5.0 - at / 10) for at in range(40)]
+    warm = [replace(one, t_send=one.t_send + 40) for one in chat(300, failed=1)]
+    folder = keep(tmp_path, [*slow, *warm])
+    told = summary.as_json(read(folder))
+    assert 40 <= told["warm_up"]["dropped"] <= 60
+    assert told["typical"]["ttft"]["p95"] < 1 < told["summary"]["ttft"]["p95"]
+    assert told["summary"]["requests"] == 341
+    assert told["verdict"]["outcome"] == "fail"
+    text = _Outline(page(folder)).text
+    assert "After the warm-up" in text
+    assert f"warm-up: the first {told['warm_up']['dropped']} of 341 requests" in text

@@ -85,10 +85,15 @@ def basis(found: Analysis) -> list[str]:
     """What the numbers rest on, one sentence each."""
     return [
         *_steady_lines(found),
-        f"ledger: {found.ledger.statement}",
+        _ledger(found.ledger),
         *_tokens(found),
         *_client(found.client),
     ]
+
+
+def _ledger(found: Ledger) -> str:
+    wrong = "it does not add up: " if found.outcome == "differs" else ""
+    return f"ledger: {wrong}{found.statement}"
 
 
 def _steady_lines(found: Analysis) -> list[str]:
