@@ -90,7 +90,7 @@ def test_a_stopped_run_waits_for_answers_and_sends_nothing_new(tmp_path: Path) -
     assert len(records) <= 3
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_mistake_in_a_task_ends_the_run_as_failed(tmp_path: Path, processes: int) -> None:
     pacing = Pacing(kind="constant", rate=10)
     with serving(node) as server:

@@ -82,6 +82,7 @@ def test_the_command_of_a_worker_waits_and_can_be_stopped(place: Address) -> Non
     assert process.wait(40) == 130
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
     """Its share of the requests would be missing, and nobody would know."""
     killed = threading.Event()
