@@ -261,6 +261,9 @@ def test_prefixes_that_hit_pass_and_those_that_do_not_fail() -> None:
     data = run("shared_prefix", grouped(80))
     check(prefix, data, "pass")
     assert prefix.facts(data)["hit_share"] == pytest.approx(0.8)
+    assert prefix.facts(data)["ttft_ratio"] is None, "three cold prompts have no median"
+    more = [answer("prompt", 500.0 + at, group=f"new {at}", ttft=1.0) for at in range(5)]
+    assert "5.0 times sooner" in shown(prefix, run("shared_prefix", [*grouped(80), *more]))
     check(prefix, run("shared_prefix", grouped(10)), "fail", "10 % of the tokens of warm prompts")
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
@@ -80,7 +81,10 @@ def body(data: RunData) -> RenderableType:
             share = one.hit_share
             shown = UNKNOWN if share is None else format_ratio(share)
             table.add(state, str(one.answered), shown, *cells(one.ttft))
-    return table
+    sooner = facts(data)["ttft_ratio"]
+    if sooner is None:
+        return table
+    return Group(table, Text(f"a warm prompt's first token comes {sooner:.1f} times sooner"))
 
 
 def states(records: Sequence[RequestRecord]) -> dict[int, State]:
