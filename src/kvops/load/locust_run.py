@@ -21,7 +21,7 @@ from kvops.load.endpoint import Endpoint, discover
 from kvops.load.locust_master import Master, turn_away
 from kvops.load.locust_session import Session
 from kvops.load.pacing import Pacing
-from kvops.load.process import HANDOVER, Handover
+from kvops.load.process import HANDOVER, STOP_TIMEOUT, Handover
 from kvops.load.sinks import FileSink
 
 SAMPLE_EVERY = 1.0
@@ -144,12 +144,18 @@ def _own_run(environment: Any, scenario: scenarios.Scenario, endpoint: Endpoint)
             f"--users {users} are too few for {workers} workers", hint=f"--users {workers}"
         )
     now = time.time()
-    return runs.create(runs.RunInfo(
+    run = runs.create(runs.RunInfo(
         run=runs.new_id(scenario.name, now), scenario=scenario.name, report=scenario.report,
         options=scenario.parse(arguments), users=users, processes=workers, duration=given.get("run_time"),
         pacing=scenario.pacing or Pacing(), seed=given["kvops_seed"], target=runs.without_credentials(environment.host),
         model=endpoint.model, max_model_len=endpoint.max_model_len, started_at=now,
     ))  # fmt: skip
+    if run.info.pacing.open:
+        environment.parsed_options.run_time = (
+            None  # it ends with its schedule, and then waits for the answers
+        )
+    environment.stop_timeout = environment.stop_timeout or STOP_TIMEOUT
+    return run
 
 
 def _take_defaults(given: Any, scenario: scenarios.Scenario) -> None:
