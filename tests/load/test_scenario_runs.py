@@ -63,6 +63,8 @@ def test_malformed_input(node: FaultyNode) -> None:
     data = load(node, "malformed_input")
     assert outcome(data) == "pass: "
     assert len(data.records) == 1 + 3 * len(facts(data)["cases"])
+    status = {case["case"]: case["status"] for case in facts(data)["cases"]}
+    assert status["content type text"] == 400, "the type was sent: else the body would be sound"
 
 
 def test_long_document(node: FaultyNode) -> None:
@@ -99,6 +101,9 @@ def test_batch_offline(node: FaultyNode) -> None:
     data = load(node, "batch_offline", "--requests", "30", "--max-tokens", "8", users=4)
     assert outcome(data) == "pass: "
     assert facts(data)["output_tokens"] == 30 * 8
+    assert sum(one.name == "probe" for one in data.records) == 1, (
+        "four users ask once for the class"
+    )
 
 
 def test_chat_online_by_plain_locust(node: FaultyNode, home: Path) -> None:
