@@ -26,6 +26,8 @@ HASTY: dict[str, dict[str, Any]] = {
     "claims.queue_bound": {"refused_within": 2},
     "claims.deadline": {"slack": 1},
     "claims.tenant_quota": {"within": 2},
+    "perf.ttft_by_length": {"longest": 1024},
+    "perf.rate_by_length": {"longest": 1024},
     "load.concurrency": LIGHT,
     "load.ledger": LIGHT,
     "kv.empty_after": LIGHT | {"within": 1},

@@ -67,6 +67,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect("duplicate_series", "states a series twice",
            "metrics.contract", "kvops_engine_up is stated twice", outside=True),
     Defect("frozen_counters", "counters that do not move", "metrics.contract", "grew by 0", outside=True),
+    Defect("no_rejections", "does not count what it refuses", "metrics.contract",
+           "kvops_request_rejections_total grew by 0", outside=True),
     Defect("ledger_off", "memory accounts that do not sum to the total", "memory.adds_up", "accounts sum to"),
     Defect("lost_block", "a block that is neither used nor cached nor free", "memory.adds_up", "blocks, the pool has"),
     Defect("holds_blocks", "holds blocks though nothing runs",

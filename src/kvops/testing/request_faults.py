@@ -155,6 +155,8 @@ class BackDoor(Fault):
     async def enter(self, call: Call) -> Reply | None:
         if call.path == self._path:
             call.path = self._to
+            if "prompt" in call.json:  # such a path takes either, and so whoever sends both
+                call.send({name: v for name, v in call.json.items() if name != "messages"})
             call.with_header(b"authorization", f"Bearer {self._key}".encode())
         return None
 

@@ -50,10 +50,10 @@ class Stopwatch:
 
     def _extra(self, decode: Chunk) -> float:
         slow = "slow_when_long" in self._defects and decode.start > LONG
-        return 0.12 if slow else 0.0
+        return 0.06 if slow else 0.0
 
     def _cliff(self, chunk: Chunk) -> float:
-        return 40.0 if "ttft_cliff" in self._defects and len(chunk.request.tokens) > LONG else 1.0
+        return 20.0 if "ttft_cliff" in self._defects and len(chunk.request.tokens) > LONG else 1.0
 
     def _wear(self) -> float:
         """How much slower than new."""

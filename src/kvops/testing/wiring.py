@@ -57,6 +57,7 @@ OUTSIDE: Mapping[str, Callable[[], Fault]] = {
     "missing_family": lambda: readings.ChangedMetrics(readings.without_family("kvops_kv_blocks")),
     "wrong_type": lambda: readings.ChangedMetrics(readings.gauge_of("kvops_preemptions_total")),
     "duplicate_series": lambda: readings.ChangedMetrics(readings.stated_twice),
+    "no_rejections": lambda: readings.ChangedMetrics(readings.no_rejections),
     "frozen_counters": readings.Frozen,
     "no_retry_after": requests.NoRetryAfter,
     "cross_tenant_hits": requests.OneCacheForAll,

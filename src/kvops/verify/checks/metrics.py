@@ -9,11 +9,12 @@ from pydantic import Field
 
 from kvops.telemetry import prometheus
 from kvops.telemetry.prometheus import Exposition
-from kvops.verify.check import Check, Outcome, Parameters, require, skip
+from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
 from kvops.verify.context import Context, pause
 from kvops.verify.contract import FAMILIES, ONE_PER_REQUEST
 from kvops.verify.judge import answered, status_and_code
 
+REJECTIONS = "kvops_request_rejections_total"
 _REMEDY = "dashboards, alerts and autoscalers go blind: run the kvops version they were made for"
 
 
@@ -104,7 +105,20 @@ async def _ask(context: Context, requests: int) -> Counter[str]:
         grown["kvops_prompt_tokens_total"] += usage.get("prompt_tokens", 0)
         grown["kvops_generation_tokens_total"] += usage.get("completion_tokens", 0)
     grown["kvops_engine_steps_total"] = 1
+    await _be_refused(context)
+    grown[REJECTIONS] = 1
     return grown
+
+
+async def _be_refused(context: Context) -> None:
+    body = context.completion("Hello", 1) | {"model": "no-such-model"}
+    reply = await context.api.post("/v1/completions", body)
+    if reply.status < 400:
+        inconclusive(
+            f"a request for an unknown model was answered {reply.status}",
+            expected="a refusal, to see it counted",
+            remedy="see resp.errors",
+        )
 
 
 async def _settled(
@@ -126,7 +140,7 @@ def growth_faults(before: Exposition, after: Exposition, grown: Counter[str]) ->
     alone = deltas["kvops_requests_total"] == grown["kvops_requests_total"]
     faults = []
     for name, wanted in grown.items():
-        exact = alone and name != "kvops_engine_steps_total"
+        exact = alone and name not in ("kvops_engine_steps_total", REJECTIONS)
         if deltas[name] < wanted or (exact and deltas[name] != wanted):
             faults.append(f"{name} grew by {deltas[name]:g} instead of {wanted}")
     return faults
