@@ -107,16 +107,24 @@ def compare(
 
 
 def report(made: Run, as_json: bool) -> int:
-    """Of a run that has just ended: its reports are kept in its folder, and shown. Returns the exit code."""
-    from kvops.load.reports import base, files, summary
+    """Of a run that has just ended: its reports are shown, and kept in its folder. Returns the exit code."""
+    from kvops.load.reports import base, summary
 
     data = base.read(made)
     found = summary.analyse(data)
     try:
+        return _print(data, found, as_json)
+    finally:
+        _keep(data, found)
+
+
+def _keep(data: RunData, found: Analysis) -> None:
+    from kvops.load.reports import files
+
+    try:
         files.write(data, found)
     except OSError as error:
-        typer.echo(f"the reports could not be kept in {made.folder}: {error.strerror}", err=True)
-    return _print(data, found, as_json)
+        typer.echo(f"the reports could not be kept in {data.folder}: {error.strerror}", err=True)
 
 
 def _print(data: RunData, found: Analysis, as_json: bool) -> int:
