@@ -30,6 +30,7 @@ OPERATING = (
 )  # fmt: skip
 """They act or tell, so they are only knocked at: a method they do not take, or a body that cannot be read."""
 REFUSED = (401, 403, 404)
+OTHER_METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
 BROKEN = b'{"broken": '
 Kind = Literal["inference", "knock"]
 
@@ -75,7 +76,7 @@ def knocks(model: str) -> list[Knock]:
         body = None if path == "/v1/models" else chat if "chat" in path else _tokens(path, model)
         method = "GET" if body is None else "POST"
         found += [Knock(method, target, body) for target in spellings(path)]
-        found += [Knock(method, path) for method in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")]
+        found += [Knock(other, path) for other in OTHER_METHODS if other != method]
     found += [Knock("POST", path, good) for path in FOREIGN_INFERENCE]
     for path in OPERATING:
         found += [Knock(method, path) for method in ("GET", "HEAD", "OPTIONS")]

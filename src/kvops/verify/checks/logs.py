@@ -22,7 +22,7 @@ FAULTS = {
     "allocation error": r"out of memory|outofmemory|cannot allocate memory|failed to allocate|allocation .{0,60}failed"
     r"|no available memory for the cache|cuda error|cudamalloc|not enough .{0,20}kv",
     "traceback": r"traceback \(most recent call last\)|panicked at|segmentation fault|core dumped|fatal python error",
-    "engine death": r"engine lost|the engine ends|enginedeaderror|engine ?core .{0,40}(died|failed)"
+    "engine death": r"engine lost|the engine ends|enginedeaderror|engine ?core.{0,40}(died|failed)"
     r"|engine process failed",
 }
 _FAULTS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in FAULTS.items()}
