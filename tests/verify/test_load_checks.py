@@ -47,6 +47,7 @@ def concurrency(records: list[RequestRecord], gained: float | None = 2.0) -> Out
     try:
         load.require_answers(whole, P)
         load.require_gain(whole, P)
+        load.require_flow(whole, P)
         return load.judge(whole, records, claims_of(records, P), P)
     except Finding as finding:
         return finding.outcome
@@ -70,6 +71,35 @@ def test_the_planned_load_is_carried_or_not(
     outcome = concurrency(records, gained)
     assert outcome.verdict == wanted, outcome.observed
     assert says in str(outcome.observed)
+
+
+def queue(waiting: int, running: int, count: int = 6) -> list[ServerSample]:
+    return [ServerSample(at=float(at), waiting=waiting, running=running) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("server", "stands"),
+    [
+        (queue(1, 7), True),
+        (queue(6, 2), False),
+        (queue(6, 2, count=3), True),
+        ([*queue(6, 2, count=2), *queue(0, 8)], True),
+        ([], True),
+    ],
+)
+def test_a_queue_that_stays_is_not_in_the_plan(server: list[ServerSample], stands: bool) -> None:
+    whole = planned(step(8, answers(100), server=server))
+    if stands:
+        return load.require_flow(whole, P)
+    with pytest.raises(Finding, match="6 of 8 requests in the node wait"):
+        load.require_flow(whole, P)
+    return None
+
+
+def test_a_request_that_was_sent_late_has_waited_since_it_was_due() -> None:
+    assert load.waited(answer("request", 10.0, ttft=0.5)) == 0.5
+    assert load.waited(answer("request", 10.0, ttft=0.5, t_intended=7.0)) == pytest.approx(3.5)
+    assert load.waited(lost("request", 1.0, ErrorClass.HTTP_503)) == float("inf")
 
 
 def test_a_slow_request_asks_for_more_samples_before_a_claim_is_believed() -> None:

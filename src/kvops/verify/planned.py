@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from pydantic import Field
 
+from kvops.load.pacing import Pacing
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData
 from kvops.load.statistics import summarize
@@ -21,8 +22,12 @@ from kvops.verify.timing import once
 
 SCENARIO = "batch_offline"
 """A list of requests worked off by so many users: it ends with the last answer, however fast the node is."""
+OPEN_SCENARIO = "soak"
+"""Where the plan is a rate: requests that come by a clock, whatever the answers."""
 SETTLE_WITHIN = 5.0
 """Seconds until the node's counters must show the last request."""
+LEAST_SECONDS = 10.0
+"""Of a load by the clock."""
 STEP_REQUESTS = 12
 """Of a step below the full load."""
 _TOKENS = {
@@ -44,8 +49,11 @@ class LoadParameters(Parameters):
     users: int | None = Field(default=None, ge=1, le=10_000)
     """Requests at once that the node is planned for. Default: as many as it says to run at once, up to `max_users`."""
     max_users: int = Field(default=8, ge=1, le=10_000)
+    rate: float | None = Field(default=None, gt=0, le=10_000)
+    """Requests a second that the node is planned for, in place of users: they come at random (Poisson), and what a
+    late one waits counts."""
     requests: int = Field(default=100, ge=1, le=100_000)
-    """At the full number of users."""
+    """At the full load."""
     prompt_tokens: int = Field(default=64, ge=16)
     max_tokens: int = Field(default=24, ge=4)
     gain: float = Field(default=1.2, gt=0)
@@ -106,7 +114,8 @@ async def planned_load(context: Context, parameters: LoadParameters) -> Planned:
     to be believed.
     """
     p = parameters
-    key = ("planned load", p.users, p.max_users, p.requests, p.prompt_tokens, p.max_tokens, p.gain)
+    lengths = (p.requests, p.prompt_tokens, p.max_tokens)
+    key = ("planned load", p.users, p.max_users, p.rate, lengths, p.gain)
     return await once(context, key, lambda: _send(context, p))
 
 
@@ -116,7 +125,9 @@ async def _send(context: Context, parameters: LoadParameters) -> Planned:
     steps: list[RunData] = []
     repeated: list[RunData] = []
     gained: float | None = None
-    for step in ramp(users):
+    if parameters.rate is not None:
+        steps.append(await send_full(context, parameters, users, parameters.requests))
+    for step in ramp(users) if parameters.rate is None else ():
         requests = parameters.requests if step == users else max(STEP_REQUESTS, 3 * step)
         steps.append(await send_step(context, parameters, step, requests))
         if len(steps) == 2:
@@ -187,6 +198,27 @@ def pressed(before: Counters, after: Counters) -> Pressure:
     )
 
 
+async def send_full(
+    context: Context, parameters: LoadParameters, users: int, requests: int
+) -> RunData:
+    """So many requests at the full load, by users or by the clock."""
+    if parameters.rate is None:
+        return await send_step(context, parameters, users, requests)
+    options = {
+        "prompt_tokens": str(parameters.prompt_tokens),
+        "max_tokens": str(parameters.max_tokens),
+    }
+    data = await drive(
+        context,
+        OPEN_SCENARIO,
+        users=1,
+        duration=max(LEAST_SECONDS, requests / parameters.rate),
+        options=options,
+        pacing=Pacing(kind="poisson", rate=parameters.rate),
+    )
+    return trusted(data)
+
+
 async def send_step(
     context: Context, parameters: LoadParameters, users: int, requests: int
 ) -> RunData:
@@ -203,6 +235,13 @@ async def send_step(
 def rate(step: RunData) -> float:
     """Output tokens a second over the whole step."""
     return summarize(step.records).output_tokens_per_second or 0.0
+
+
+def said(step: RunData) -> str:
+    """The load of a step, in words."""
+    if step.info.pacing.open:
+        return f"{step.info.pacing.rate:g} requests/s"
+    return f"{step.info.users} user{'s' if step.info.users > 1 else ''}"
 
 
 def ramp(users: int) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from pydantic import Field
@@ -13,8 +14,10 @@ from kvops.units import format_duration, format_ratio
 from kvops.verify.check import Check, Outcome, Samples, fail, inconclusive
 from kvops.verify.context import Context
 from kvops.verify.driven import artifact, kept
-from kvops.verify.planned import LoadParameters, Planned, planned_load, rate, send_step
+from kvops.verify.planned import LoadParameters, Planned, planned_load, rate, said, send_full
 
+LEAST_LOOKS = 5
+"""Samples of the node under which its queue says nothing."""
 TOP_UPS = 2
 """Further runs of the full load where the samples are too few for what is claimed."""
 
@@ -29,12 +32,15 @@ class ConcurrencyParameters(LoadParameters):
     """Seconds between tokens."""
     max_errors: float = Field(default=0.0, ge=0, le=1)
     """Share of requests that may fail or be refused."""
+    waiting: float = Field(default=0.5, ge=0, le=1)
+    """Share of the requests in the node that may wait, in the median."""
 
 
 async def concurrency(context: Context, parameters: ConcurrencyParameters) -> Outcome:
     load = await planned_load(context, parameters)
     require_answers(load, parameters)
     require_gain(load, parameters)
+    require_flow(load, parameters)
     records = list(load.full.records)
     claims = claims_of(records, parameters)
     for _ in range(TOP_UPS):
@@ -42,7 +48,7 @@ async def concurrency(context: Context, parameters: ConcurrencyParameters) -> Ou
             break
         more = max(one.needed - one.samples for one in claims.values())
         users = load.users
-        records += (await send_step(context, parameters, users, max(users, more))).records
+        records += (await send_full(context, parameters, users, max(users, more))).records
         claims = claims_of(records, parameters)
     return judge(load, records, claims, parameters)
 
@@ -54,11 +60,17 @@ def claims_of(
     good = [one for one in records if one.expected and one.ttft is not None]
     failures = sum(one.failed for one in records)
     share, confidence = parameters.percentile, parameters.confidence
-    ttft = [one.ttft for one in good if one.ttft is not None]
+    ttft = [waited(one) for one in good]
     return {
         "TTFT": claim(ttft, failures, share, parameters.ttft, confidence),
         "ITL": claim(pooled_gaps(good), 0, share, parameters.itl, confidence),
     }
+
+
+def waited(record: RequestRecord) -> float:
+    """Seconds to the first token, by the clock of an open loop from when the request was due."""
+    told = record.ttft if record.lateness is None else record.scheduled_ttft
+    return float("inf") if told is None else told
 
 
 def require_answers(load: Planned, parameters: ConcurrencyParameters) -> None:
@@ -91,6 +103,23 @@ def require_gain(load: Planned, parameters: ConcurrencyParameters) -> None:
     )
 
 
+def require_flow(load: Planned, parameters: ConcurrencyParameters) -> None:
+    """At the planned load requests run; a queue that stays is one that the plan does not know of."""
+    seen = [one for one in load.full.server if one.waiting is not None and one.running]
+    if len(seen) < LEAST_LOOKS:
+        return
+    waiting = median(one.waiting or 0 for one in seen)
+    inside = median((one.waiting or 0) + (one.running or 0) for one in seen)
+    if waiting > parameters.waiting * inside:
+        fail(
+            observed=f"{waiting:g} of {inside:g} requests in the node wait at {said(load.full)}, in the median",
+            expected=f"at most {format_ratio(parameters.waiting)}",
+            remedy="raise runtime.max_batch_size or kv_cache.bytes, whichever is full, or plan less",
+            n=len(seen),
+            **_evidence(load),
+        )
+
+
 def judge(
     load: Planned,
     records: Sequence[RequestRecord],
@@ -121,7 +150,7 @@ def judge(
             n=n,
             **evidence,
         )
-    rates = ", ".join(f"{rate(step):.0f} tok/s with {step.info.users}" for step in load.steps)
+    rates = ", ".join(f"{rate(step):.0f} tok/s at {said(step)}" for step in load.steps)
     return Outcome(
         verdict="pass",
         observed=f"{rates}; {_seen(records, percent)}; no failure",
@@ -144,8 +173,7 @@ def _seen(records: Sequence[RequestRecord], percent: str) -> str:
 def samples_of(records: Sequence[RequestRecord]) -> dict[str, Samples]:
     """First-token time and pace a request, a failed one as lost."""
     attempts = [one for one in records if not one.cancelled]
-    inf = float("inf")
-    ttft = [one.ttft if one.expected and one.ttft is not None else inf for one in attempts]
+    ttft = [waited(one) if one.expected else float("inf") for one in attempts]
     return {
         "ttft.load": Samples.of(ttft, unit="seconds", direction="lower"),
         "itl.load": Samples.of(
