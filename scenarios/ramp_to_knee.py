@@ -20,8 +20,8 @@ from kvops.load.workload import Workload, prompt, source_of
 register(__file__)
 
 LOOK = 0.2
-STRETCH = 5
-"""A step that is not decided goes on up to so many times its seconds."""
+STRETCH, PATIENCE = 5, 60.0
+"""A step that is not decided goes on up to so many times its seconds, and so many seconds."""
 MARGIN = 1.5
 DRAIN = 3
 """And then waits so many times its seconds for the answers."""
@@ -51,10 +51,8 @@ class Climber(PlanUser):
         """Hold a load until it is judged, then wait for the answers in flight."""
         seconds = self.session.options["step_seconds"]
         aims = Aims(Slo.of(self.session.options), self.session.options["max_errors"])
-        crowd, self.until = (
-            Pool(),
-            time.monotonic() + max(seconds * STRETCH, self.arrivals(load, aims.slo)),
-        )
+        patience = max(seconds * STRETCH, PATIENCE, self.arrivals(load, aims.slo))
+        crowd, self.until = Pool(), time.monotonic() + patience
         try:
             self.begin(load, crowd)
             started = time.monotonic()
