@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kvops.load import launcher
 from kvops.load.pacing import Pacing, schedule
-from kvops.load.records import ErrorClass, read_client
+from kvops.load.records import ErrorClass, read_client, read_records
 from tests.load.driven import drive, plan
 from tests.load.scripted import Reply, Request, node, serving
 
@@ -61,7 +62,15 @@ def test_a_trace_decides_when_and_how_much(tmp_path: Path) -> None:
 def test_shots_are_shared_by_processes_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     pacing = Pacing(kind="constant", rate=20)
     with serving(node) as server:
-        run, records = drive(plan(server.url, tmp_path, pacing=pacing, processes=2))
+        users: list[int] = []
+        made = plan(server.url, tmp_path, pacing=pacing, processes=2)
+        run = launcher.run(
+            made,
+            lambda told: users.append(told.client.users if told.client else 0),
+            threading.Event(),
+        )
+        records = read_records(run.folder)
+    assert max(users) == 2, "one of each process"
     assert run.info.status == "finished", run.info.reason
     assert len(records) == 40
     assert len({r.seq for r in records}) == 40

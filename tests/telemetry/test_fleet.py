@@ -84,3 +84,11 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path, kvops_home: Path) -
     assert fleet.read().entries == ()
     with pytest.raises(ConfigError, match="cannot read"):
         fleet.read(tmp_path / "absent.yaml")
+
+
+def test_the_sample_that_comes_with_kvops_is_sound() -> None:
+    sample = fleet.read(Path(__file__).parents[2] / "configs" / "fleet.yaml")
+    assert [(entry.name, entry.may_be_loaded) for entry in sample.entries] == [
+        ("staging", True),
+        ("production", False),
+    ]
