@@ -23,8 +23,8 @@ LOOK = 0.2
 STRETCH, PATIENCE = 5, 60.0
 """A step that is not decided goes on up to so many times its seconds, and so many seconds."""
 MARGIN = 1.5
-DRAIN = 3
-"""And then waits so many times its seconds for the answers."""
+DRAIN, DRAIN_LEAST = 3, 30.0
+"""And then waits so many times its seconds, so many seconds at least, for the answers."""
 
 
 class Climber(PlanUser):
@@ -62,7 +62,7 @@ class Climber(PlanUser):
                 if known != "open" and time.monotonic() >= started + seconds:
                     break
             self.until = 0.0
-            crowd.join(seconds * DRAIN)
+            crowd.join(max(seconds * DRAIN, DRAIN_LEAST))
         finally:
             crowd.kill()
         found = decide(self.kept, aims, at_end=True)
