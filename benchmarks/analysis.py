@@ -47,7 +47,7 @@ from kvops.load.reports import base, files, summary
 data = base.read(runs.load(Path(sys.argv[1])))
 files.write(data, summary.analyse(data))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"seconds": time.perf_counter() - begun, "peak": peak}))
+print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time(), "peak": peak}))
 """
 
 
@@ -60,7 +60,15 @@ def rows() -> Iterator[Row]:
     what = f"{REQUESTS} requests of {GAPS} gaps, {size:.0f} MB on disk"
     seconds, peak = told["seconds"], told["peak"] / 1e6
     title = "a run read, judged and reported (JSON, HTML)"
-    yield Row(title, f"{seconds:.2f} s", what, seconds, SECONDS_BAR, False, " s")
+    yield Row(
+        title,
+        f"{seconds:.2f} s, {told['cpu']:.2f} s of CPU",
+        what,
+        seconds,
+        SECONDS_BAR,
+        False,
+        " s",
+    )
     yield Row("its peak of memory", f"{peak:.0f} MB", what, peak, MEMORY_BAR, False, " MB")
 
 

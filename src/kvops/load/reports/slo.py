@@ -37,7 +37,7 @@ def whole_goodput(data: RunData) -> Goodput:
 
 
 def judge(data: RunData) -> Verdict:
-    failures, gaps = slo_reasons(data.records, data.info.options)
+    failures, gaps = slo_reasons(data)
     return verdict(failures, [*gaps, *client_gaps(data)], cache_notes(data.records))
 
 
@@ -81,11 +81,9 @@ def words(measure: str, one: Claim) -> str:
     return f"{title(measure, one)} within {format_duration(one.bound)}: {one}"
 
 
-def slo_reasons(
-    records: Sequence[RequestRecord], options: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    """What is broken, and what could not be judged. `options` hold the objectives and `max_errors`."""
-    found = claims(records, Slo.of(options))
+def slo_reasons(data: RunData) -> tuple[list[str], list[str]]:
+    """What is broken, and what could not be judged. The run's options hold the objectives and `max_errors`."""
+    found, records, options = whole_claims(data), data.records, data.info.options
     failures = [words(name, one) for name, one in found.items() if one.outcome == "refuted"]
     gaps = [words(name, one) for name, one in found.items() if one.outcome == "too few"]
     errors = too_many_errors(records, options.get("max_errors", 0.0))

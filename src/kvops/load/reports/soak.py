@@ -47,7 +47,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(data: RunData) -> Verdict:
     options = data.info.options
-    failures, gaps = slo_reasons(data.records, options)
+    failures, gaps = slo_reasons(data)
     found = drifts(data)
     for one in found:
         if one.broken and one.name == MEMORY and _shared(data):
