@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kvops.load.records import ErrorClass
@@ -31,6 +32,17 @@ def test_a_cut_off_request_was_not_attempted_to_its_end() -> None:
     cut = lost("a", 1, ErrorClass.CLIENT_CANCEL)
     assert goodput([answer("a", 0), cut], SLO).attempted == 1
     assert goodput([cut], SLO).share is None
+
+
+def test_what_the_end_cut_off_when_it_was_too_late_already_counts_as_late() -> None:
+    waiting = [
+        msgspec.structs.replace(lost("a", at, ErrorClass.CLIENT_CANCEL), e2e=3.0) for at in range(9)
+    ]
+    records = [answer("a", 0), *waiting]
+    found = objectives(records, SLO)
+    assert (found["ttft"].over, found["ttft"].samples) == (9, 10), "no first token within 3 s"
+    assert found["e2e"].over == 0, "5 s had not passed"
+    assert (goodput(records, SLO).attempted, goodput(records, SLO).good) == (10, 1)
 
 
 def test_an_answer_of_one_token_has_no_pace_to_miss() -> None:

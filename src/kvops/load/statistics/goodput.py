@@ -16,7 +16,8 @@ from kvops.load.statistics.totals import tpot, window_seconds
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     attempted: int
-    """All but those in flight when the run ended; failures are in it."""
+    """All whose outcome is known: failures too, and those that the end of the run cut off when they were too late
+    already. Without the latter an overloaded node would look the better the longer it lets requests wait."""
     good: int
     share: float | None
     per_second: float | None
@@ -24,8 +25,10 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def goodput(records: Sequence[RequestRecord], slo: Slo) -> Goodput:
-    attempted = [record for record in records if not record.cancelled]
     bounds = slo.bounds()
+    attempted = [
+        r for r in records if not r.cancelled or any(overdue(r, *one) for one in bounds.items())
+    ]
     good = sum(_meets(record, bounds) for record in attempted)
     window = window_seconds(attempted)
     return Goodput(
@@ -45,7 +48,7 @@ def meets(record: RequestRecord, slo: Slo) -> bool:
 
 
 def _meets(record: RequestRecord, bounds: Mapping[str, float]) -> bool:
-    if record.failed or record.ttft is None:
+    if record.failed or record.cancelled or record.ttft is None:
         return False
     for measure, bound in bounds.items():
         value = value_of(record, measure)
@@ -54,16 +57,28 @@ def _meets(record: RequestRecord, bounds: Mapping[str, float]) -> bool:
     return True
 
 
+def overdue(record: RequestRecord, measure: str, bound: float) -> bool:
+    """Whether a request that the end of the run cut off had missed the bound already, so much is known of it."""
+    if not record.cancelled or measure not in ("ttft", "e2e"):
+        return False
+    if measure == "ttft" and record.ttft is not None:
+        return (value_of(record, "ttft") or 0.0) > bound
+    return record.e2e + max(record.lateness or 0.0, 0.0) > bound
+
+
 def objectives(
     records: Sequence[RequestRecord], slo: Slo, confidence: float = CONFIDENCE
 ) -> dict[str, Claim]:
     """What the samples say of each objective, by measure. Failures break all but that of the pooled gaps."""
-    attempted = [record for record in records if not record.cancelled]
-    good = [record for record in attempted if not record.failed]
-    lost = len(attempted) - len(good)
+    good = [record for record in records if not record.failed and not record.cancelled]
+    lost = sum(record.failed for record in records)
     return {
         name: claim(
-            values_of(good, name), 0 if name == "itl" else lost, slo.percentile, bound, confidence
+            values_of(good, name),
+            0 if name == "itl" else lost + sum(overdue(r, name, bound) for r in records),
+            slo.percentile,
+            bound,
+            confidence,
         )
         for name, bound in slo.bounds().items()
     }
