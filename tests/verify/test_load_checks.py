@@ -16,6 +16,7 @@ from kvops.verify.planned import (
     TokenCounts,
     pressed,
     ramp,
+    speed_up,
     tokens_told,
 )
 from tests.load.made import answer, lost, refused, run
@@ -58,7 +59,7 @@ def concurrency(records: list[RequestRecord], gained: float | None = 2.0) -> Out
     [
         (answers(100), 2.0, "pass", "p95 TTFT 100 ms"),
         (answers(100), None, "pass", "no failure"),
-        (answers(100), 1.1, "fail", "8 users get 1.10 ×"),
+        (answers(100), 1.2, "fail", "for 8 users the node does 1.20 ×"),
         (answers(100, ttft=11.0), 2.0, "fail", "TTFT p95 within 10.00 s: refuted"),
         (answers(80), 2.0, "inconclusive", "needs 90 samples"),
         ([*answers(99), lost("request", 50.0, ErrorClass.HTTP_503)], 2.0, "fail", "1 of 112"),
@@ -111,6 +112,17 @@ def test_a_slow_request_asks_for_more_samples_before_a_claim_is_believed() -> No
 def test_the_series_of_a_later_comparison_know_what_was_lost() -> None:
     series = load.samples_of([*answers(5), lost("request", 9.0, ErrorClass.HTTP_503)])
     assert (series["ttft.load"].lost, series["ttft.load"].total) == (1, 6)
+
+
+@pytest.mark.parametrize(("slower", "gain"), [(1.0, 4.0), (2.0, 2.0), (4.0, 1.0)])
+def test_what_several_users_get_together_is_set_against_one_alone(
+    slower: float, gain: float
+) -> None:
+    alone = [answer("request", float(at), ttft=0.1, itl=0.1) for at in range(9)]
+    beside = [answer("request", float(at), ttft=0.1 * slower, itl=0.1 * slower) for at in range(9)]
+    found = speed_up(step(1, alone), step(4, [*beside, lost("request", 1.0, ErrorClass.HTTP_503)]))
+    assert found == pytest.approx(gain)
+    assert speed_up(step(1, alone), step(4, [])) == 0.0
 
 
 @pytest.mark.parametrize(("users", "steps"), [(1, [1]), (2, [1, 2]), (8, [1, 4, 8])])

@@ -94,7 +94,7 @@ def require_gain(load: Planned, parameters: ConcurrencyParameters) -> None:
     if load.gained is None or load.gained >= parameters.gain:
         return
     fail(
-        observed=f"{load.full.info.users} users get {load.gained:.2f} × the tokens a second of one",
+        observed=f"for {load.full.info.users} users the node does {load.gained:.2f} × the work of one",
         expected=f"at least {parameters.gain:g} ×",
         remedy="requests wait for each other instead of running together: raise runtime.max_batch_size, and see "
         "whether something before the node serialises them",
