@@ -88,6 +88,17 @@ def test_events_joined_and_cut_by_the_network() -> None:
     assert ask(respond).text == "é"
 
 
+def test_an_error_that_quotes_the_request_is_not_kept_in_its_words() -> None:
+    def respond(request: Request, reply: Reply) -> None:
+        reply.stream()
+        reply.event({"error": {"message": f"cannot read {request.body.decode()[:200]}"}})
+        reply.done()
+
+    got = ask(respond)
+    assert got.error_class is ErrorClass.STREAM_ERROR_EVENT
+    assert got.message == "its words repeat the request and are left out"
+
+
 def test_an_error_after_the_first_token_ends_the_stream() -> None:
     def respond(_: Request, reply: Reply) -> None:
         reply.stream()

@@ -25,6 +25,7 @@ from kvops.load.exchange import (
     take_choice,
     take_error,
     take_event,
+    without_quotes,
 )
 from kvops.load.records import ErrorClass
 from kvops.load.sse import EventReader
@@ -142,6 +143,7 @@ class Client:
             classify(exchange, error)
         finally:
             exchange.e2e = time.perf_counter() - start
+            exchange.message = without_quotes(exchange.message, data)
             connection.close()
         return exchange
 

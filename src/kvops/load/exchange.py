@@ -15,6 +15,10 @@ import msgspec
 from kvops.load.records import ErrorClass
 
 MAX_MESSAGE = 300
+QUOTED = 24
+"""Characters in a row that an error and a request have in common only when one quotes the other."""
+LOOKED_AT = 2**16
+"""Bytes at both ends of a request that are searched: errors quote those."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -146,6 +150,15 @@ def take_error(answer: Any, exchange: Exchange) -> None:
     error = answer.get("error") if isinstance(answer, dict) else None
     exchange.error = error if isinstance(error, dict) else {}
     exchange.message = str(exchange.error.get("message") or error or "")[:MAX_MESSAGE]
+
+
+def without_quotes(message: str, body: bytes | None) -> str:
+    """`message` unless it repeats a piece of what was sent: no text of a prompt comes into a record."""
+    sent = (body or b"")[:LOOKED_AT] + (body or b"")[-LOOKED_AT:]
+    pieces = (message[at : at + QUOTED] for at in range(len(message) - QUOTED + 1))
+    if any(piece.encode("utf-8", "replace") in sent for piece in pieces):
+        return "its words repeat the request and are left out"
+    return message
 
 
 _STATUS_CLASSES = {
