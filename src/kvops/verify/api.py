@@ -162,15 +162,21 @@ class Api:
             await response.aclose()
 
     @asynccontextmanager
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
+    async def events(
+        self, path: str, body: dict[str, Any], *, silence: float = ANSWER_TIMEOUT
+    ) -> AsyncIterator[AsyncIterator[str]]:
         """The `data:` payloads of an SSE answer; leaving the block drops the connection.
 
+        httpx.ReadTimeout when nothing comes for `silence` seconds.
         Raises StreamRefused when the answer is no event stream.
         """
         content = msgspec.json.encode({**body, "stream": True})
         headers = self._with_key(None, True, content)
         started = time.monotonic()
-        async with self._http.stream("POST", path, content=content, headers=headers) as response:
+        timeout = httpx.Timeout(silence, connect=CONNECT_TIMEOUT)
+        async with self._http.stream(
+            "POST", path, content=content, headers=headers, timeout=timeout
+        ) as response:
             kind = response.headers.get("content-type", "")
             if response.status_code != 200 or not kind.startswith("text/event-stream"):
                 text = (await _read(response)).decode("utf-8", "replace")

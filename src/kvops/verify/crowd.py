@@ -12,7 +12,15 @@ from typing import Any, Literal
 import httpx
 
 from kvops.errors import NodeProtocolError
-from kvops.verify.api import Api, Reply, StreamRefused, delta_text, first_choice, json_object
+from kvops.verify.api import (
+    CHECK_BOUND,
+    Api,
+    Reply,
+    StreamRefused,
+    delta_text,
+    first_choice,
+    json_object,
+)
 from kvops.verify.context import pause
 
 PATH = "/v1/completions"
@@ -74,7 +82,7 @@ class Crowd:
 
     async def _hold(self, guest: Guest, body: dict[str, Any]) -> None:
         try:
-            async with self._api.events(PATH, body) as events:
+            async with self._api.events(PATH, body, silence=CHECK_BOUND) as events:
                 async for payload in events:
                     self._note(guest, payload)
         except StreamRefused as refused:
