@@ -92,7 +92,7 @@ def take_event(event: bytes, at: float, exchange: Exchange) -> None:
     """Raises ValueError for what is no event of a completion."""
     if event == b"[DONE]":
         exchange.done = True
-        return
+        return None
     try:
         (choice,) = _PIECE.decode(event).choices
     except msgspec.ValidationError:
