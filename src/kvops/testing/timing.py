@@ -58,5 +58,5 @@ class Stopwatch:
     def _wear(self) -> float:
         """How much slower than new."""
         if "slows_down" in self._defects:
-            return 1.0 + self._requests / 40
+            return (1.0 + self._requests / 50) ** 2
         return 8.0 if "no_recovery" in self._defects and self._overloaded else 1.0
