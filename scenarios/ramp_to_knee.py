@@ -9,7 +9,7 @@ from locust.user.task import LOCUST_STATE_STOPPING
 
 from kvops.load import pacing, refusals
 from kvops.load.knee import Outcome, Search
-from kvops.load.knee_step import Aims, decide
+from kvops.load.knee_step import LEAST, Aims, decide
 from kvops.load.locust_user import PlanUser, Shot, plain_answer, register
 from kvops.load.pacing import Pacing
 from kvops.load.records import RequestRecord
@@ -59,7 +59,8 @@ class Climber(PlanUser):
             while self.going():
                 gevent.sleep(LOOK)
                 known = decide(self.kept, aims, at_end=False)
-                if known != "open" and time.monotonic() >= started + seconds:
+                sure = known == "good" or (known == "bad" and len(self.kept) >= LEAST)
+                if sure and time.monotonic() >= started + seconds:
                     break
             self.until = 0.0
             crowd.join(max(seconds * DRAIN, DRAIN_LEAST))

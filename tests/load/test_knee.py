@@ -174,6 +174,8 @@ def test_a_step_is_judged_as_soon_as_it_can_be(records: list[RequestRecord], out
         (answers(5), "unclear"),
         (answers(0), "unclear"),
         (answers(38, 2), "bad"),
+        (answers(18, 3), "bad"),
+        (answers(20, 1), "unclear"),
         (answers(39, client_cancel=3), "bad"),
     ],
 )

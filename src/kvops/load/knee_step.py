@@ -68,7 +68,8 @@ def decide(
 ) -> Outcome | Literal["open"]:
     """What is known of a step so far: "open" while more requests could still decide it.
 
-    At its end, what enough samples did not show to be good counts as bad; too few samples are unclear.
+    At its end, what enough samples did not show to be good counts as bad, and so does a percentile over its bound;
+    too few samples are unclear.
     """
     share, over = _errors(records)
     claims = objectives(records, aims.slo, aims.slo.confidence)
@@ -82,8 +83,9 @@ def decide(
     if not at_end:
         return "open"
     least = minimum_samples(aims.slo.percentile, 0, aims.slo.confidence)
-    shown = enough and all(one.samples >= least for one in claims.values())
-    return "bad" if shown else "unclear"
+    shown = all(one.samples >= least for one in claims.values())
+    missed = any(one.over > (1 - one.share) * one.samples for one in claims.values())
+    return "bad" if enough and (shown or missed) else "unclear"
 
 
 def measure(load: float, records: Sequence[RequestRecord], aims: Aims, pressure: Pressure) -> Step:
