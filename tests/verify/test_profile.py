@@ -33,6 +33,16 @@ def test_only_and_skip_keep_the_order_of_the_profile() -> None:
     assert [planned.check.id for planned in chosen] == ["reach.health", "resp.stream"]
 
 
+def test_what_judges_all_others_comes_after_them_in_a_profile_that_adds_some() -> None:
+    chosen = [planned.check for planned in plan(load_profile("release"), CHECKS)]
+    assert [check.id for check in chosen[-3:]] == [
+        "claims.retry_after",
+        "logs.no_prompts",
+        "logs.clean",
+    ]
+    assert not any(check.closing for check in chosen[:-3])
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

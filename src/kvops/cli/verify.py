@@ -101,6 +101,9 @@ def verify(
     Exit codes: 0 all required checks passed or are waived, 1 one failed, 2 usage or configuration,
     3 inconclusive, 4 node unreachable, 130 interrupted. With --only or --skip they speak of the checks
     that ran, and the verdict says "partial".
+
+    KVOPS_GATEWAY_URL (the address that clients use), KVOPS_TENANT_KEYS_FILE (one key a line, each of another
+    tenant) and KVOPS_NODE_LOG (where the log is not that of a node of this machine) let it see more.
     """
     if context.invoked_subcommand is not None:
         _require_no_options(context)

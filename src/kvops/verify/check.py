@@ -128,6 +128,8 @@ class Check:
     """`control plane`: skipped without one. `idle node`: waits until nothing is in flight. `load`: sends a load,
 
     so another machine has to be named with --allow-remote."""
+    closing: bool = False
+    """It judges what all others have caused, so it comes after them, wherever a profile names it."""
 
 
 def require(holds: bool, *, observed: Value, expected: Value, remedy: str, **evidence: Any) -> None:

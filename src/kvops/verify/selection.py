@@ -100,7 +100,7 @@ def _matching(profile: str, everything: Sequence[PlannedCheck], wanted: str) -> 
 
 
 def _resolved(profile: Profile, known: Sequence[Check]) -> list[PlannedCheck]:
-    """All checks of the profile; every fault of every entry in one ConfigError."""
+    """All checks of the profile in its order, those that close a run last; every fault of every entry at once."""
     by_id = {check.id: check for check in known}
     found: list[PlannedCheck] = []
     faults: list[str] = []
@@ -122,7 +122,7 @@ def _resolved(profile: Profile, known: Sequence[Check]) -> list[PlannedCheck]:
             hints.append(f"parameters of {entry.id}: {', '.join(check.parameters.model_fields)}")
     if faults:
         raise ConfigError(f"profile {profile.name!r}: {'; '.join(faults)}", hint="; ".join(hints))
-    return found
+    return sorted(found, key=lambda planned: planned.check.closing)
 
 
 def _at(profile: Profile, *what: str) -> str:

@@ -265,4 +265,5 @@ RETRY_AFTER = Check(
     run=retry_after,
     area="V5",
     needs=("idle node",),
+    closing=True,
 )

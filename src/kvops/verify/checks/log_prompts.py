@@ -141,4 +141,5 @@ NO_PROMPTS = Check(
     parameters=PromptParameters,
     run=no_prompts,
     area="V3",
+    closing=True,
 )

@@ -194,4 +194,5 @@ CLEAN = Check(
     parameters=LogParameters,
     run=clean,
     area="V3",
+    closing=True,
 )
