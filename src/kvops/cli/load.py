@@ -7,15 +7,35 @@ Exit codes of `run`: 0 all as expected, 1 an expectation failed, 2 usage, 3 inco
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kvops.cli.load_options import (
+    Arrivals,
+    Bind,
+    BurstEvery,
+    Burstiness,
+    BurstSize,
+    Duration,
+    FleetFile,
+    LoadedNode,
+    MaxInFlight,
+    Out,
+    Processes,
+    Rate,
+    RateEnd,
+    Scenario,
+    Seed,
+    Trace,
+    Users,
+    Workers,
+)
 from kvops.cli.load_progress import Display
 from kvops.cli.load_reports import Json, register, report
 from kvops.cli.load_signals import stopping
 from kvops.cli.load_worker import worker
+from kvops.cli.options import AllowRemote, ApiKeyFile, ControlUrl, TokenFile
 from kvops.errors import UsageError
 
 app = typer.Typer(
@@ -66,110 +86,28 @@ def _wrapped(text: str, indent: int) -> str:
 )
 def run(
     context: typer.Context,
-    scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="One of those that kvops load list shows.")
-    ],
-    node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NODE",
-            help="Name, fleet name or URL of a node; default: the only one that runs here.",
-        ),
-    ] = None,
-    users: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=10_000, help="Users at once.")
-    ] = None,
-    duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End the run after this time, e.g. 60s.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Of all that is random; default: a new one, recorded."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            metavar="R",
-            help="Open loop: send R requests a second, whatever the answers do; Poisson by default.",
-        ),
-    ] = None,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="closed (users wait), constant, poisson, gamma, ramp, burst or trace.",
-        ),
-    ] = None,
-    rate_end: Annotated[
-        float | None, typer.Option(metavar="R", help="Of a ramp: the rate at the end.")
-    ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option(metavar="B", help="Of gamma arrivals: 1 is Poisson, lower is burstier."),
-    ] = None,
-    burst_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Of bursts: requests sent at once.")
-    ] = None,
-    burst_every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of bursts: time from one to the next.")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Replay a CSV with the columns time,input_tokens,output_tokens."
-        ),
-    ] = None,
-    max_in_flight: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Open loop: a request due while N are in flight counts as not sent. Default: 1000.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=64, help="Processes of the load generator here."),
-    ] = 1,
-    workers: Annotated[
-        int,
-        typer.Option(
-            metavar="K", min=0, max=1000, help="Send from K processes of kvops load worker instead."
-        ),
-    ] = 0,
-    bind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where workers find this run; default: 127.0.0.1:5557. Trusted networks only.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Make the run's folder in this one; default: the state folder."
-        ),
-    ] = None,
-    allow_remote: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST", help="A host other than this one may be loaded; may be repeated."
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with a key of the data plane.")
-    ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Names of nodes, and which may be loaded; default: fleet.yaml."
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the admin token.")
-    ] = None,
-    control_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Control plane, when --node is a URL.")
-    ] = None,
+    scenario: Scenario,
+    node: LoadedNode = None,
+    users: Users = None,
+    duration: Duration = None,
+    seed: Seed = None,
+    rate: Rate = None,
+    arrivals: Arrivals = None,
+    rate_end: RateEnd = None,
+    burstiness: Burstiness = None,
+    burst_size: BurstSize = None,
+    burst_every: BurstEvery = None,
+    trace: Trace = None,
+    max_in_flight: MaxInFlight = None,
+    processes: Processes = 1,
+    workers: Workers = 0,
+    bind: Bind = None,
+    out: Out = None,
+    allow_remote: AllowRemote = None,
+    api_key_file: ApiKeyFile = None,
+    fleet: FleetFile = None,
+    token_file: TokenFile = None,
+    control_url: ControlUrl = None,
     as_json: Json = False,
 ) -> None:
     """Run SCENARIO against a node. The scenario's own options follow as --name value."""

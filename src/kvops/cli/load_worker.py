@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvops.cli.load_signals import stopping
+from kvops.cli.options import ApiKeyFile
 
 
 def worker(
@@ -27,9 +27,7 @@ def worker(
             help="A host other than this one that the master may have loaded; may be repeated.",
         ),
     ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with a key of the data plane.")
-    ] = None,
+    api_key_file: ApiKeyFile = None,
 ) -> None:
     """Take part in a run. What is sent, and where to, the master says; it also keeps the records."""
     from kvops.load import scenarios, workers

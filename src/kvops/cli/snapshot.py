@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from kvops.cli.options import ApiKeyFile, ControlUrl, TokenFile
 
 if TYPE_CHECKING:
     from kvops.telemetry.snapshot import NodeSnapshot
@@ -19,13 +20,9 @@ REPORT_WIDTH = 100
 def snapshot(
     node: str = typer.Option(None, "--node", help="Node name or URL; default: the only node here."),
     as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
-    api_key_file: Path = typer.Option(
-        None, "--api-key-file", help="File with a key of the data plane."
-    ),
-    token_file: Path = typer.Option(None, "--token-file", help="File with the admin token."),
-    control_url: str = typer.Option(
-        None, "--control-url", help="Control plane, when --node is a URL."
-    ),
+    api_key_file: ApiKeyFile = None,
+    token_file: TokenFile = None,
+    control_url: ControlUrl = None,
 ) -> None:
     """Show a node's memory, KV pool, queue, latency and traffic."""
     from kvops.telemetry.snapshot import encode

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import typer
 
+from kvops.cli.options import ApiKeyFile, TokenFile
 from kvops.errors import UsageError
 
 
@@ -21,10 +21,8 @@ def tui(
     write: bool = typer.Option(
         False, "--write", help="Allow drain and resume; the default is read-only."
     ),
-    api_key_file: Path = typer.Option(
-        None, "--api-key-file", help="File with a key of the data plane."
-    ),
-    token_file: Path = typer.Option(None, "--token-file", help="File with the admin token."),
+    api_key_file: ApiKeyFile = None,
+    token_file: TokenFile = None,
     control_url: str = typer.Option(
         None, "--control-url", help="Control plane of the one URL given as target."
     ),

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
+from kvops.cli.options import AllowRemote, ApiKeyFile, ControlUrl, Node, TokenFile
 from kvops.cli.output import report_console
+from kvops.cli.verify_options import (
+    Baseline,
+    ForceBaseline,
+    HtmlFile,
+    JsonFile,
+    JunitFile,
+    MarkdownFile,
+    Only,
+    ProfileName,
+    Reason,
+    Resume,
+    Skip,
+    Waive,
+)
 from kvops.cli.verify_runs import checks, named, runs, schema, show
 from kvops.errors import UsageError
 
@@ -20,81 +33,23 @@ app.command("schema")(schema)
 @app.callback()
 def verify(
     context: typer.Context,
-    node: str | None = typer.Option(
-        None,
-        "--node",
-        metavar="NODE",
-        help="Name or URL of a node; default: the only one that runs here.",
-    ),
-    profile: str = typer.Option(
-        "smoke", "--profile", metavar="PROFILE", help="A built-in profile or a .yaml file."
-    ),
-    only: list[str] = typer.Option(
-        [],
-        "--only",
-        metavar="CHECK",
-        help="Run only this check, area (V7) or prefix (recall.); repeatable.",
-    ),
-    skip: list[str] = typer.Option(
-        [],
-        "--skip",
-        metavar="CHECK",
-        help="Leave this check, area or prefix out; repeatable.",
-    ),
-    json_file: str | None = typer.Option(
-        None, "--json", metavar="FILE", help="Write the result there; - for stdout."
-    ),
-    junit_file: str | None = typer.Option(
-        None, "--junit", metavar="FILE", help="Write it as JUnit XML, for CI."
-    ),
-    html_file: str | None = typer.Option(
-        None, "--html", metavar="FILE", help="Write it as one HTML file, with plots."
-    ),
-    markdown_file: str | None = typer.Option(
-        None, "--markdown", metavar="FILE", help="Write it as Markdown."
-    ),
-    baseline: str | None = typer.Option(
-        None,
-        "--baseline",
-        metavar="RUN",
-        help="Compare measurements with this run or result file, or with the last good one: last.",
-    ),
-    force_baseline: bool = typer.Option(
-        False, "--force-baseline", help="Compare also with a run of another model or engine."
-    ),
-    waive: list[str] = typer.Option(
-        [],
-        "--waive",
-        metavar="CHECK",
-        help="Let this check stand although it does not pass; needs --reason; may be repeated.",
-    ),
-    reason: list[str] = typer.Option(
-        [],
-        "--reason",
-        metavar="TEXT",
-        help="Why; one for each --waive, recorded with your name in all reports.",
-    ),
-    resume: str | None = typer.Option(
-        None,
-        "--resume",
-        metavar="RUN",
-        help="Go on with an interrupted run, or with the latest of them: last.",
-    ),
-    allow_remote: list[str] = typer.Option(
-        [],
-        "--allow-remote",
-        metavar="HOST",
-        help="A host other than this one may be loaded; may be repeated.",
-    ),
-    api_key_file: Path | None = typer.Option(
-        None, "--api-key-file", metavar="FILE", help="File with a key of the data plane."
-    ),
-    token_file: Path | None = typer.Option(
-        None, "--token-file", metavar="FILE", help="File with the admin token."
-    ),
-    control_url: str | None = typer.Option(
-        None, "--control-url", metavar="URL", help="Control plane, when --node is a URL."
-    ),
+    node: Node = None,
+    profile: ProfileName = "smoke",
+    only: Only = None,
+    skip: Skip = None,
+    json_file: JsonFile = None,
+    junit_file: JunitFile = None,
+    html_file: HtmlFile = None,
+    markdown_file: MarkdownFile = None,
+    baseline: Baseline = None,
+    force_baseline: ForceBaseline = False,
+    waive: Waive = None,
+    reason: Reason = None,
+    resume: Resume = None,
+    allow_remote: AllowRemote = None,
+    api_key_file: ApiKeyFile = None,
+    token_file: TokenFile = None,
+    control_url: ControlUrl = None,
 ) -> None:
     """Check that a node does what it was promised to do; or list, show and explain: see the commands.
 
@@ -122,15 +77,15 @@ def verify(
         Asked(
             node=node,
             profile=profile,
-            only=only,
-            skip=skip,
+            only=only or [],
+            skip=skip or [],
             wanted=wanted,
             baseline=baseline,
             force_baseline=force_baseline,
-            waive=waive,
-            reason=reason,
+            waive=waive or [],
+            reason=reason or [],
             resume=resume,
-            allow_remote=allow_remote,
+            allow_remote=allow_remote or [],
             api_key_file=api_key_file,
             token_file=token_file,
             control_url=control_url,
