@@ -23,7 +23,7 @@ class SoakParameters(Parameters):
     """Alike for all checks that look at the soak, so that it is sent once."""
 
     users: int = Field(default=4, ge=1, le=10_000)
-    seconds: float = Field(default=20.0, ge=5)
+    seconds: float = Field(default=15.0, ge=5)
     """At most."""
     requests: int = Field(default=120, ge=100)
     """With so many answers it ends early, though not before `least_seconds`."""

@@ -28,11 +28,11 @@ class RecoversParameters(Parameters):
     users: int | None = Field(default=None, ge=2, le=10_000)
     """In the burst. Default: half as many again as the node runs and lets wait, up to `max_users`."""
     max_users: int = Field(default=160, ge=2, le=10_000)
-    baseline: float = Field(default=3.0, ge=SHORTEST)
+    baseline: float = Field(default=2.0, ge=SHORTEST)
     """Seconds of one user alone before the burst."""
-    burst: float = Field(default=3.0, ge=SHORTEST)
+    burst: float = Field(default=2.0, ge=SHORTEST)
     """Seconds for which the crowd asks."""
-    within: float = Field(default=10.0, gt=0)
+    within: float = Field(default=8.0, gt=0)
     """Seconds after the burst until first tokens and throughput must be back."""
     tolerance: float = Field(default=2.0, gt=1)
     """Times the first token of before."""
