@@ -6,7 +6,6 @@ import pytest
 
 from kvops.load import conversations
 from kvops.load.exchange import Exchange, Usage
-from kvops.load.growth import Point, growths
 from kvops.load.phases import Timetable
 from kvops.load.refusals import LONGEST_WAIT, refused, retry_after
 
@@ -73,13 +72,3 @@ def test_pauses_have_their_mean_and_an_end() -> None:
     assert sum(found) / len(found) == pytest.approx(2, rel=0.06)
     assert max(found) <= 20
     assert conversations.pauses(source, 0) == 0
-
-
-def test_growth_is_between_neighbours_by_the_square_of_their_lengths() -> None:
-    found = growths([Point(400, 8.0), Point(100, 1.0), Point(200, 3.0), Point(300, 0.0)])
-    assert [(one.before.length, one.after.length) for one in found] == [(100, 200), (200, 400)]
-    assert found[0].found == pytest.approx(3)
-    assert found[0].predicted == pytest.approx(4)
-    assert not found[0].jumps(1.0)
-    assert found[0].jumps(0.7)
-    assert growths([Point(100, 1.0)]) == []

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvops.load.statistics.curves import first_jump, fit, geometric, predicted, steps
 from kvops.verify.checks.performance import Row, confirmed
-from kvops.verify.curves import first_jump, fit, geometric, predicted
 from kvops.verify.timing import Timed
 
 LENGTHS = [32, 64, 128, 256, 512, 1024, 2048]
@@ -41,6 +41,14 @@ def test_a_small_excess_is_no_jump_however_many_times_it_is() -> None:
 def test_two_lengths_predict_no_more_than_the_square_of_their_ratio() -> None:
     assert predicted([100, 200], [0.1, 0.2], 2, 400) == pytest.approx(0.8)
     assert predicted([100, 200], [0.1, 0.1], 1, 400) == pytest.approx(0.2)
+
+
+def test_each_step_says_what_it_grew_and_what_it_may() -> None:
+    first, second = steps([100, 200, 400], [1.0, 3.0, 8.0], 2)
+    assert (first.before, first.length, first.grew, first.may_grow) == (100, 200, 3, 4)
+    assert (second.before, second.length) == (200, 400)
+    assert second.may_grow == pytest.approx(4), "two lengths are too few to fit"
+    assert steps([100], [1.0], 2) == []
 
 
 def test_a_prediction_never_falls_with_the_length() -> None:

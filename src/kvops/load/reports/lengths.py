@@ -8,7 +8,6 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from kvops.load.growth import Growth, Point, growths
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
@@ -17,6 +16,7 @@ from kvops.load.reports.slo import cache_notes, client_gaps
 from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
 from kvops.load.statistics import LEAST_SAMPLES, Series, pooled_gaps, series
+from kvops.load.statistics.curves import Step, steps
 from kvops.units import format_duration, format_whole
 
 
@@ -38,7 +38,7 @@ def judge(data: RunData) -> Verdict:
         for row in found
         if row.ttft.p50 is None
     ]
-    failures += [_jump(one) for one in growth(data) if one.jumps(options["max_jump"])]
+    failures += [_jump(one) for one in growth(data) if one.times > options["max_jump"]]
     bound = Slo.of(options).ttft
     if bound is not None:
         failures += [
@@ -65,31 +65,28 @@ def body(data: RunData) -> RenderableType:
         "may grow",
     )
     table = Columns(titles, give_up=("counted", "TTFT p95", "gap p50"))
-    grown = {one.after.length: one for one in growth(data)}
+    grown = {one.length: one for one in growth(data)}
     limit = data.info.options["max_jump"]
     for row in rows(data):
         p50, p95 = cells(row.ttft)
         one = grown.get(row.tokens or row.length)
-        over = one is not None and one.jumps(limit)
+        over = one is not None and one.times > limit
         table.add(
             format_whole(row.length), UNKNOWN if row.tokens is None else format_whole(round(row.tokens)), p50, p95,
             _speed(row), cells(row.itl)[0],
-            Text(UNKNOWN if one is None else f"{one.found:.1f}x", style="red" if over else ""),
-            UNKNOWN if one is None else f"{one.predicted * limit:.1f}x",
+            Text(UNKNOWN if one is None else f"{one.grew:.1f}x", style="red" if over else ""),
+            UNKNOWN if one is None else f"{one.may_grow * limit:.1f}x",
         )  # fmt: skip
     return table
 
 
 def plots(data: RunData) -> list[Plot]:
-    found, allowed = rows(data), {one.after.length: one for one in growth(data)}
+    found, allowed = rows(data), {one.length: one for one in growth(data)}
     limit = data.info.options["max_jump"]
     lengths: list[float] = [row.tokens or row.length for row in found]
     times: dict[str, list[float | None]] = {
         "first token p50": [number(row.ttft.p50) for row in found],
-        "may take": [
-            allowed[at].before.seconds * allowed[at].predicted * limit if at in allowed else None
-            for at in lengths
-        ],
+        "may take": [allowed[at].predicted * limit if at in allowed else None for at in lengths],
     }
     return [
         lines(
@@ -106,13 +103,14 @@ def rows(data: RunData) -> list[Row]:
     return [_row(data, length) for length in sorted(set(data.info.options["lengths"]))]
 
 
-def growth(data: RunData) -> list[Growth]:
-    points = [
-        Point(row.tokens or row.length, half)
+def growth(data: RunData) -> list[Step]:
+    """Between neighbours in length, as far as their medians are known."""
+    points = sorted(
+        (row.tokens or row.length, half)
         for row in rows(data)
-        if (half := number(row.ttft.p50)) is not None
-    ]
-    return growths(points)
+        if (half := number(row.ttft.p50)) is not None and half > 0
+    )
+    return steps([length for length, _ in points], [half for _, half in points], 2)
 
 
 def _row(data: RunData, length: int) -> Row:
@@ -134,8 +132,8 @@ def _speed(row: Row) -> str:
     return UNKNOWN if not half or row.tokens is None else f"{row.tokens / half:.0f}"
 
 
-def _jump(one: Growth) -> str:
+def _jump(one: Step) -> str:
     return (
-        f"from {one.before.length:.0f} to {one.after.length:.0f} tokens the first token takes {one.found:.1f} times "
-        f"as long, and the lengths explain {one.predicted:.1f} times at most"
+        f"from {one.before:.0f} to {one.length:.0f} tokens the first token takes {one.grew:.1f} times "
+        f"as long, and the shorter prompts explain {one.may_grow:.1f} times"
     )

@@ -9,10 +9,10 @@ from statistics import median
 import msgspec
 from pydantic import Field
 
+from kvops.load.statistics.curves import Step, first_jump, fit, geometric
 from kvops.units import format_duration, format_whole
 from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive, skip
 from kvops.verify.context import Context
-from kvops.verify.curves import Jump, first_jump, fit, geometric
 from kvops.verify.timing import Timed, once, timed
 
 CACHED_SHARE = 0.1
@@ -189,14 +189,14 @@ async def _judge(
 
 def _jump(
     parameters: LengthParameters, rows: Sequence[Row], pick: Pick, degree: int
-) -> Jump | None:
+) -> Step | None:
     lengths, times = [row.tokens for row in rows], [median(pick(row)) for row in rows]
     return first_jump(lengths, times, degree, parameters.factor, parameters.floor)
 
 
 def confirmed(
     rows: Sequence[Row], index: int, pick: Pick, degree: int, factor: float, floor: float
-) -> Jump | None:
+) -> Step | None:
     """The jump at `index` by the best reading there against the medians of the lengths before it."""
     upto = rows[: index + 1]
     times = [median(pick(row)) for row in upto[:-1]] + [min(pick(upto[-1]))]
@@ -204,10 +204,10 @@ def confirmed(
     return jump if jump is not None and jump.index == index else None
 
 
-def _fail(rows: Sequence[Row], jump: Jump, what: str, pick: Pick, factor: float) -> None:
+def _fail(rows: Sequence[Row], jump: Step, what: str, pick: Pick, factor: float) -> None:
     before = rows[jump.index - 1].tokens
     fail(
-        observed=f"{what} {format_duration(jump.seconds)} at {format_whole(jump.length)} tokens: "
+        observed=f"{what} {format_duration(jump.seconds)} at {format_whole(round(jump.length))} tokens: "
         f"{jump.times:.1f} × what prompts up to {format_whole(before)} predict",
         expected=f"at most {factor:g} × ({format_duration(jump.predicted)} predicted)",
         remedy="something beside attention sets in between these lengths: swapping, recomputation, a slow kernel, "

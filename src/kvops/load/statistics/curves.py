@@ -11,27 +11,41 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from scipy.optimize import nnls
 
 LEAST_TO_FIT = 3
 """Lengths below which a curve says nothing of the next."""
 
 
-class Jump(msgspec.Struct, frozen=True):
-    """The first length whose cost is more than the shorter ones explain."""
+class Step(msgspec.Struct, frozen=True):
+    """From one length to the next: what it cost, and what all shorter ones predict."""
 
     index: int
-    length: int
+    """Of `length` in the order of lengths."""
+    before: float
+    """The length before, tokens."""
+    length: float
+    seconds_before: float
     seconds: float
     predicted: float
 
     @property
     def times(self) -> float:
+        """Over what is predicted."""
         return self.seconds / self.predicted
 
+    @property
+    def grew(self) -> float:
+        return self.seconds / self.seconds_before
 
-def fit(lengths: Sequence[int], seconds: Sequence[float], degree: int) -> tuple[float, ...]:
+    @property
+    def may_grow(self) -> float:
+        return self.predicted / self.seconds_before
+
+
+def fit(lengths: Sequence[float], seconds: Sequence[float], degree: int) -> tuple[float, ...]:
     """Coefficients of 1, n … n^degree, none negative, in seconds per token^k."""
+    from scipy.optimize import nnls
+
     n, t = np.asarray(lengths, float), np.asarray(seconds, float)
     powers = np.vander(n / n.max(), degree + 1, increasing=True)
     weights = 1 / np.maximum(t, 1e-9)
@@ -39,7 +53,7 @@ def fit(lengths: Sequence[int], seconds: Sequence[float], degree: int) -> tuple[
     return tuple(float(c / n.max() ** k) for k, c in enumerate(found))
 
 
-def predicted(lengths: Sequence[int], seconds: Sequence[float], degree: int, at: int) -> float:
+def predicted(lengths: Sequence[float], seconds: Sequence[float], degree: int, at: float) -> float:
     """Seconds at a length beyond those measured: by the fit, or with too few by the highest power alone."""
     steepest = seconds[-1] * (at / lengths[-1]) ** degree
     if len(lengths) < LEAST_TO_FIT:
@@ -48,15 +62,29 @@ def predicted(lengths: Sequence[int], seconds: Sequence[float], degree: int, at:
     return float(min(max(fitted, seconds[-1]), steepest))
 
 
+def steps(lengths: Sequence[float], seconds: Sequence[float], degree: int) -> list[Step]:
+    """One between each two neighbours of `lengths`, which ascend; no cost is 0."""
+    return [
+        Step(
+            index, lengths[index - 1], lengths[index], seconds[index - 1], seconds[index],
+            predicted(lengths[:index], seconds[:index], degree, lengths[index]),
+        )
+        for index in range(1, len(lengths))
+    ]  # fmt: skip
+
+
 def first_jump(
-    lengths: Sequence[int], seconds: Sequence[float], degree: int, factor: float, floor: float
-) -> Jump | None:
+    lengths: Sequence[float], seconds: Sequence[float], degree: int, factor: float, floor: float
+) -> Step | None:
     """Where a cost is over `factor` times what the shorter lengths predict, and `floor` seconds more than it."""
-    for index in range(1, len(lengths)):
-        wanted = predicted(lengths[:index], seconds[:index], degree, lengths[index])
-        if seconds[index] > factor * wanted and seconds[index] - wanted > floor:
-            return Jump(index, lengths[index], seconds[index], wanted)
-    return None
+    return next(
+        (
+            step
+            for step in steps(lengths, seconds, degree)
+            if step.times > factor and step.seconds - step.predicted > floor
+        ),
+        None,
+    )
 
 
 def geometric(shortest: int, longest: int, ratio: int = 2) -> list[int]:
