@@ -8,7 +8,7 @@ import httpx
 
 from benchmarks.node import Node
 from benchmarks.table import Row
-from kvops.cli.alert_sink import Sink, open_sink
+from kvops.alerts.sink import Sink, open_sink
 
 DRILLS = 5
 BAR = 5.0
