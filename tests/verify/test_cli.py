@@ -151,6 +151,21 @@ def test_a_missing_key_is_said_to_be_missing(env: dict[str, str]) -> None:
     assert "--api-key-file" in done.stderr
 
 
+def test_a_node_is_named_as_in_the_fleet_and_not_loaded_against_its_entry(
+    env: dict[str, str],
+) -> None:
+    file = Path(env["KVOPS_HOME"]) / "config" / "fleet.yaml"
+    file.parent.mkdir(parents=True)
+    with serve() as node:
+        file.write_text(f"- {{name: big, url: '{node.url}', allow_load: false}}\n")
+        refused = run_kvops("verify", "--node", "big", "--profile", "golive", env=env)
+        assert (refused.returncode, node.asked) == (2, 0), refused.stderr
+        assert "big is not to be loaded" in refused.stderr
+        asked = run_kvops("verify", "--node", "big", "--only", "resp.short", env=env)
+    assert asked.returncode == 0, asked.stderr
+    assert node.url in asked.stdout
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_seen_and_exits_130(
     ending: signal.Signals, env: dict[str, str]

@@ -175,10 +175,16 @@ def test_in_markdown_a_node_can_neither_end_a_cell_nor_write_html() -> None:
         ("pass", [row()], "every required check passed"),
         ("fail", [row("fail", "a.b"), row("fail", "a.c", severity="advisory")], "failed: a.b"),
         ("inconclusive", [row("error", "a.b"), row("inconclusive", "a.c")], "undecided: a.b, a.c"),
-        ("inconclusive", [row("skip", "a.b")], "everything was skipped"),
+        ("inconclusive", [row("skip", "a.b")], "nothing could be looked at: a.b"),
         ("warn", [row("fail", waived=WAIVER)], "passed with 1 waiver"),
-        ("warn", [row("fail", waived=WAIVER), row("warn", "a.b")], "passed with 1 waiver, and remarks"),
+        ("warn", [row("fail", waived=WAIVER), row("warn", "a.b")], "passed with 1 waiver; 1 of 2 required checks passed; with remarks: a.b"),
         ("fail", [row("fail", "a.b"), row("fail", waived=WAIVER)], "failed: a.b (1 finding waived)"),
+        ("pass", [row(), row("skip", "a.b"), row("skip", "a.c")],
+         "1 of 3 required checks passed; 2 could not be looked at, each says what it needs: a.b, a.c"),
+        ("pass", [row(), row("skip", "a.b", severity="advisory")], "every required check passed"),
+        ("pass", [row(), row("skip", words.NOT_COMPARED, observed="no run")],
+         "every required check passed; not compared: no run"),
+        ("warn", [row(), row("warn", "a.b")], "every required check passed; with remarks: a.b"),
     ],
 )  # fmt: skip
 def test_the_verdict_says_why_and_never_hides_a_waiver(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvops.errors import UsageError
+from kvops.telemetry.fleet import Entry, Fleet
 from kvops.telemetry.targets import Target
 from kvops.testing import serve
 from kvops.verify import keeping, needs, occupancy, result, runner, runs
@@ -238,11 +239,38 @@ def test_an_engine_that_does_not_show_what_is_in_flight_is_taken_as_idle() -> No
 
 def test_another_machine_is_loaded_only_when_it_was_named() -> None:
     checks = [planned("a", good), planned("load.x", good, needs=("load",))]
-    away = Target(name="t", url="http://node.example:8000")
+    away, nobody = Target(name="t", url="http://node.example:8000"), Fleet(path=Path("fleet.yaml"))
     with pytest.raises(UsageError) as caught:
-        needs.require_allowed(checks, away, ())
+        needs.require_allowed(checks, away, (), nobody)
     assert "load.x" in caught.value.message
     assert "--allow-remote node.example" in caught.value.hint
-    needs.require_allowed(checks, away, ("node.example",))
-    needs.require_allowed(checks[:1], away, ())
-    needs.require_allowed(checks, Target(name="t", url="http://127.0.0.1:8000"), ())
+    needs.require_allowed(checks, away, ("node.example",), nobody)
+    needs.require_allowed(checks[:1], away, (), nobody)
+    needs.require_allowed(checks, Target(name="t", url="http://127.0.0.1:8000"), (), nobody)
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed", "loaded"),
+    [
+        ("http://node.example:8000", None, False),
+        ("http://node.example:8000", False, False),
+        ("http://node.example:8000", True, True),
+        ("http://127.0.0.1:8000", False, False),
+        ("http://127.0.0.1:8000", None, True),
+    ],
+)
+def test_a_node_of_the_fleet_is_loaded_only_where_its_entry_allows_it(
+    url: str, allowed: bool | None, loaded: bool
+) -> None:
+    checks = [planned("a", good), planned("load.x", good, needs=("load",))]
+    fleet = Fleet(
+        path=Path("fleet.yaml"), entries=(Entry(name="big", url=url, allow_load=allowed),)
+    )
+    target = Target(name="t", url=url)
+    needs.require_allowed(checks[:1], target, (), fleet)
+    if loaded:
+        return needs.require_allowed(checks, target, ("node.example",), fleet)
+    with pytest.raises(UsageError, match=r"big is not to be loaded.*load\.x") as caught:
+        needs.require_allowed(checks, target, ("node.example",), fleet)
+    assert "--skip load.x" in caught.value.hint
+    return None

@@ -79,7 +79,7 @@ def test_a_waiver_stands_with_its_finding_and_in_the_last_line() -> None:
     for width in (60, 120):
         text = " ".join(rendered(waived, width=width, verdict="warn", exit_code=0).split())
         assert "waived by ops on 2026-01-02: known" in text
-        assert "passed with 1 waiver · exit code 0" in text
+        assert "passed with 1 waiver; 0 of 1 required checks passed · exit code 0" in text
 
 
 def test_what_was_compared_and_what_was_left_out_stands_below() -> None:

@@ -53,11 +53,7 @@ def render(report: Report, folder: Path | None = None) -> bytes:
 
 def _to_do(report: Report) -> list[Any]:
     """What did not pass and has a next step, the gravest first."""
-    found = [
-        check
-        for check in report.checks
-        if check.waived or (check.verdict != "pass" and (check.remedy or check.verdict != "skip"))
-    ]
+    found = [check for check in report.checks if check.waived or check.verdict != "pass"]
     return sorted(
         found,
         key=lambda c: (c.waived is not None, c.severity == "advisory", _ORDER.index(c.verdict)),

@@ -82,7 +82,7 @@ def _message(check: CheckResult) -> str:
     parts = [words.observed(check)]
     if check.expected is not None:
         parts.append(f"expected {words.expected(check)}")
-    return "; ".join(filter(None, (*parts, words.printable(check.remedy))))
+    return "; ".join(filter(None, (*parts, words.next_step(check))))
 
 
 def _measured(check: CheckResult) -> dict[str, str]:

@@ -72,10 +72,8 @@ def _row(check: CheckResult) -> str:
 def _remedies(report: Report) -> list[str]:
     lines = []
     for check in report.checks:
-        said = [check.remedy if check.verdict != "pass" else "", words.waiver(check)]
-        lines += [
-            f"- **{_text(check.id)}**: {_text(words.printable(line))}" for line in said if line
-        ]
+        said = [words.next_step(check), words.waiver(check)]
+        lines += [f"- **{_text(check.id)}**: {_text(line)}" for line in said if line]
     return ["", "## What to do", "", *lines] if lines else []
 
 

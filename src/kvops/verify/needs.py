@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvops.errors import UsageError
+from kvops.telemetry.fleet import Fleet
 from kvops.telemetry.targets import Target
 from kvops.verify.check import Check, Finding, inconclusive, skip
 from kvops.verify.context import Context
@@ -15,19 +16,24 @@ IDLE_WITHIN = 15.0
 """Seconds that a node has to finish what earlier checks or clients left in flight."""
 
 
-def require_allowed(checks: Sequence[PlannedCheck], target: Target, allowed: Sequence[str]) -> None:
-    """Raises UsageError when a check sends a load and the target is another machine that was not named."""
-    from kvops.load.launcher import check_target
+def require_allowed(
+    checks: Sequence[PlannedCheck], target: Target, allowed: Sequence[str], fleet: Fleet
+) -> None:
+    """Raises UsageError when a check sends a load and the target is another machine that was not named, or a node
+
+    whose fleet entry does not allow load.
+    """
+    from kvops.load.targets import check_target
 
     heavy = [planned.check.id for planned in checks if "load" in planned.check.needs]
     if not heavy:
         return
     try:
-        check_target(target.url, allowed)
+        check_target(target.url, allowed, fleet)
     except UsageError as error:
         raise UsageError(
-            f"{', '.join(heavy)}: {error.message}",
-            hint=f"{error.hint}; else leave them out with --skip",
+            f"{error.message}; {', '.join(heavy)} would send a load",
+            hint=f"{error.hint}; else leave them out: {' '.join(f'--skip {name}' for name in heavy)}",
         ) from None
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvops.errors import UsageError
-from kvops.telemetry import targets
+from kvops.load.targets import resolve
+from kvops.telemetry import fleet
 from kvops.telemetry.targets import Target
 from kvops.verify import baseline, needs, outputs, resume
 from kvops.verify.checks import CHECKS
@@ -76,15 +77,17 @@ def prepare(asked: Asked) -> Order:
         raise UsageError("--force-baseline: nothing is compared", hint="add --baseline RUN")
     before = None if asked.baseline is None else baseline.named(asked.baseline)
     outputs.require_places(asked.wanted)
-    target = targets.resolve(
+    known = fleet.read()
+    target = resolve(
         asked.node or (earlier.target.url if earlier else None),
+        known,
         api_key_file=asked.api_key_file,
         token_file=asked.token_file,
         control_url=asked.control_url,
     )
     if earlier is not None:
         resume.require_same(earlier, plan, target)
-    needs.require_allowed(plan.checks, target, asked.allow_remote)
+    needs.require_allowed(plan.checks, target, asked.allow_remote, known)
     return Order(
         asked=asked,
         target=target,

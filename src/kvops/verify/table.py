@@ -31,7 +31,7 @@ def show(report: Report, console: Console) -> None:
         console.print(_table(report.checks, console))
     elif report.checks:
         console.print(_list(report.checks, console))
-    remedies = [c for c in report.checks if c.waived or (c.verdict != "pass" and c.remedy)]
+    remedies = [c for c in report.checks if c.waived or words.next_step(c)]
     notes = [*words.baseline(report), *words.left_out(report)]
     if remedies or notes:
         console.print()
@@ -83,7 +83,7 @@ def _table(checks: tuple[CheckResult, ...], console: Console) -> Table:
 def _remedy(check: CheckResult, console: Console) -> Padding:
     line = mark(check.verdict, console)
     line.append(f" {check.id}: ", "bold")
-    line.append("; ".join(filter(None, (words.printable(check.remedy), words.waiver(check)))))
+    line.append("; ".join(filter(None, (words.next_step(check), words.waiver(check)))))
     return Padding(line, (0, 0, 0, 2))
 
 

@@ -11,11 +11,11 @@ from kvops.verify.check import Op, Value
 from kvops.verify.result import CheckResult, Report
 from kvops.verify.verdict import RunVerdict, Verdict
 
-MEANING: dict[RunVerdict, str] = {
-    "pass": "every required check passed",
-    "warn": "every required check passed, with remarks",
+_MEANING: dict[RunVerdict, str] = {
+    "pass": "no required check failed",
+    "warn": "no required check failed",
     "fail": "a required check failed",
-    "inconclusive": "a required check could not be decided, or everything was skipped",
+    "inconclusive": "a required check could not be decided",
     "unreachable": "no node could be reached",
     "interrupted": "stopped before the end",
 }
@@ -27,7 +27,10 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 _OPS: dict[Op, str] = {"": "", "<": "<", "<=": "≤", "=": "=", ">=": "≥", ">": ">"}
 _NAMED = 3
-"""Checks that a conclusion names."""
+"""Checks that a conclusion names, of those that are told above it anyway."""
+NOT_COMPARED = "baseline.none"
+"""Row of a run that was to be compared, and with which there was nothing to compare."""
+_NOT_SHOWN = "this node does not show it; where nobody counts on it, take it out of a profile of your own: without: [{id}]"
 _LISTED = 12
 
 
@@ -80,24 +83,61 @@ def target(report: Report) -> tuple[str, ...]:
 
 
 def conclusion(report: Report) -> str:
-    """Why the verdict is what it is; waivers are never left unsaid."""
-    said = report.reason or _because(report) or MEANING[report.verdict]
-    if report.verdict == "warn":
-        said = passed_with(report)
-    elif report.waived:
-        said = f"{said} ({_count(len(report.waived), 'finding')} waived)"
-    if report.left_out:
-        said = said.replace("every required check passed", "every required check that ran passed")
-    return said
+    """Why the verdict is what it is, counted from its checks; skips and waivers are never left unsaid."""
+    if report.verdict in ("pass", "warn"):
+        said = [*_passed(report), *_missed(report)]
+        if report.waived:
+            said.insert(0, f"passed with {_count(len(report.waived), 'waiver')}")
+    else:
+        said = [report.reason or _because(report)]
+        if report.waived:
+            said[0] += f" ({_count(len(report.waived), 'finding')} waived)"
+    return "; ".join(said)
 
 
 def _because(report: Report) -> str:
-    """`failed: resp.short, resp.stream`; empty where no single check decided it."""
+    """`failed: resp.short, resp.stream`."""
     if report.verdict == "fail":
-        return _naming("failed", report, ("fail",))
-    if report.verdict == "inconclusive":
-        return _naming("undecided", report, ("inconclusive", "error"))
-    return ""
+        return _naming("failed", report, ("fail",)) or _MEANING["fail"]
+    if report.verdict != "inconclusive":
+        return _MEANING[report.verdict]
+    open_ones = _naming("undecided", report, ("inconclusive", "error"))
+    if open_ones or not report.checks:
+        return open_ones or _MEANING["inconclusive"]
+    return f"nothing could be looked at: {_some([check.id for check in report.checks])}"
+
+
+def _passed(report: Report) -> list[str]:
+    """`35 of 39 required checks passed`; `every` only where it is so."""
+    own = [c for c in report.checks if c.severity == "required" and c.id != NOT_COMPARED]
+    good = [c for c in own if c.verdict in ("pass", "warn") and not c.waived]
+    ran = " that ran" if report.left_out else ""
+    if not own:
+        said = "no required check is among them"
+    elif len(good) == len(own):
+        said = f"every required check{ran} passed"
+    else:
+        said = f"{len(good)} of {len(own)} required checks{ran} passed"
+    remarks = [c.id for c in report.checks if c.verdict not in ("pass", "skip") and not c.waived]
+    return [said, *([f"with remarks: {_some(remarks)}"] if remarks else [])]
+
+
+def _missed(report: Report) -> list[str]:
+    """What a pass does not speak of: what was skipped, and a comparison with nothing."""
+    skipped = [c for c in report.checks if c.verdict == "skip" and c.severity == "required"]
+    ids = [check.id for check in skipped if check.id != NOT_COMPARED]
+    many = f"{len(ids)} could not be looked at, each says what it needs: {_some(ids)}"
+    said = [many] if ids else []
+    said += [f"not compared: {observed(c)}" for c in skipped if c.id == NOT_COMPARED]
+    return said
+
+
+def next_step(check: CheckResult) -> str:
+    """What to do about a check that did not pass: for a skipped one always how it would be made, or left out."""
+    if check.verdict == "pass":
+        return ""
+    known = check.remedy or (_NOT_SHOWN.format(id=check.id) if check.verdict == "skip" else "")
+    return printable(known)
 
 
 def _naming(what: str, report: Report, verdicts: tuple[Verdict, ...]) -> str:
@@ -108,15 +148,6 @@ def _naming(what: str, report: Report, verdicts: tuple[Verdict, ...]) -> str:
     ]
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"{what}: {', '.join(ids[:_NAMED])}{more}" if ids else ""
-
-
-def passed_with(report: Report) -> str:
-    """`passed with 2 waivers`; without any what a warning means."""
-    if not report.waived:
-        return MEANING["warn"]
-    said = f"passed with {_count(len(report.waived), 'waiver')}"
-    open_findings = [c for c in report.checks if c.verdict not in ("pass", "skip") and not c.waived]
-    return f"{said}, and remarks" if open_findings else said
 
 
 def partial(report: Report) -> str:
