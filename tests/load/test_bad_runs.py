@@ -75,6 +75,20 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_written(tmp_path: Path) -> 
     assert run.info.reason in " ".join(verdict.reasons)
 
 
+def test_a_whole_answer_to_a_request_for_a_stream_is_no_success(tmp_path: Path) -> None:
+    def at_once(request: Request, reply: Reply) -> None:
+        if request.path != "/v1/chat/completions":
+            node(request, reply)
+        else:
+            reply.json(200, {"choices": [{"message": {"content": "Yes"}}]})
+
+    with serving(at_once) as server:
+        run, records = drive(plan(server.url, tmp_path))
+    ended = {one.error_class for one in records if not one.cancelled}
+    assert ended == {ErrorClass.NOT_A_STREAM}
+    assert "application/json came" in summary.judge(base.read(run)).reasons[0]
+
+
 def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "server.jsonl"
     lines = JsonLines(file)

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvops.load.records import ErrorClass, RequestRecord, ServerSample
+from kvops.load import needle
+from kvops.load.records import ErrorClass, NeedleScore, RequestRecord, ServerSample
 from kvops.load.reports import (
     batch,
     disconnect,
@@ -18,12 +19,15 @@ from kvops.load.reports import (
     knee,
     lengths,
     prefix,
+    recall,
     recovery,
     slo,
     soak,
+    summary,
     turns,
 )
 from kvops.load.reports.base import RunData, Verdict
+from kvops.load.statistics import wilson_lower
 from kvops.telemetry import snapshot as snap
 from tests.load.made import answer, busy_client, lost, refused, run
 
@@ -50,12 +54,25 @@ def check(report: Any, data: RunData, outcome: str, words: str = "") -> Verdict:
 def test_nothing_at_all_is_never_a_pass() -> None:
     for report, scenario in [
         (batch, "batch_offline"), (disconnect, "disconnect_storm"), (fairness, "noisy_tenant"),
-        (fairness, "whale_and_minnows"), (knee, "ramp_to_knee"), (lengths, "long_document"), (prefix, "shared_prefix"),
+        (fairness, "whale_and_minnows"), (knee, "ramp_to_knee"), (lengths, "long_document"), (prefix, "shared_prefix"), (recall, "needle_recall"),
         (recovery, "burst_and_recover"), (slo, "chat_online"), (soak, "soak"), (turns, "agent_loop"),
     ]:  # fmt: skip
         check(report, run(scenario, []), "inconclusive")
         every = [lost("1 users 1", 1.0, ErrorClass.CONNECT_REFUSED, group="1")]
         assert report.judge(run(scenario, every)).outcome != "pass"
+
+
+def test_a_node_that_answers_nobody_within_the_objective_fails() -> None:
+    def cut_off(after: float) -> list[RequestRecord]:
+        cut = [lost("turn 1", float(at), ErrorClass.CLIENT_CANCEL) for at in range(8)]
+        return [msgspec.structs.replace(one, e2e=after) for one in cut]
+
+    found = summary.judge(run("chat_online", cut_off(100.0)))
+    assert found.outcome == "fail"
+    assert found.reasons[0].startswith("TTFT p95 within 2.00 s: refuted")
+    early = summary.judge(run("chat_online", cut_off(1.0)))
+    assert early.outcome == "inconclusive", "within the time that it had"
+    assert "nothing to judge" in early.reasons[0]
 
 
 # Objectives
@@ -245,15 +262,67 @@ def test_noise_without_keys_is_said_to_be_without() -> None:
     assert "no --tenant-keys" in verdict.notes[0]
 
 
+# Recall
+
+
+def needles(found: int, lost: int = 0, **given: Any) -> RunData:
+    """Two lengths and two depths; a quarter of the needles in each."""
+    repeats = (found + lost) // 4
+    cells = needle.plan(1, [128, 256], [0.0, 100.0], repeats)
+    missed = [number for number, cell in enumerate(cells) if cell.depth is not None][:lost]
+    records = [
+        answer(cell.name, float(number), expected=number not in missed, prompt_tokens=cell.length,
+               error_class=ErrorClass.WRONG_ANSWER if number in missed else None,
+               needle=NeedleScore(found=number not in missed, length=cell.length, depth=cell.depth,
+                                  counted_tokens=cell.length, exact=True))
+        for number, cell in enumerate(cells)
+    ]  # fmt: skip
+    options = {"lengths": [128, 256], "depths": [0.0, 100.0], "repeats": repeats}
+    return run("needle_recall", records, **(options | given))
+
+
+def test_recall_passes_when_the_answers_show_it() -> None:
+    assert check(recall, needles(36), "pass").notes == ()
+    (note,) = check(recall, needles(4), "pass").notes
+    assert "a spot check: it shows a recall of at least 51 %" in note
+    assert "90 % takes 35 prompts with none lost, --repeats 9" in note
+
+
+def test_all_of_too_few_needles_is_no_pass_and_says_how_many_would_be() -> None:
+    few = check(recall, needles(4, shown_recall=0.9), "inconclusive", "4 of 4 found shows")
+    assert (
+        "under the wanted 90 %: 90 % takes 35 prompts with none lost, --repeats 9" in few.reasons[0]
+    )
+    check(recall, needles(36, shown_recall=0.9), "pass")
+
+
+def test_what_is_shown_need_not_be_over_the_recall_that_is_wanted() -> None:
+    some = needles(20, lost=16, min_recall=0.3, shown_recall=0.9)
+    check(recall, some, "pass")
+    check(recall, needles(20, lost=16), "fail", "recall 20/36 is under the wanted")
+    close = needles(20, lost=16, min_recall=0.5)
+    found = check(recall, close, "inconclusive", "20 of 36 found shows a recall of 39 %")
+    assert "with no more than 16 lost" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("lost_ones", "share"), [(0, 0.5), (0, 0.9), (3, 0.9), (40, 0.3), (0, 0.0)]
+)
+def test_the_least_number_of_needles_is_the_least(lost_ones: int, share: float) -> None:
+    needed = recall.needed_hits(lost_ones, share)
+    assert (wilson_lower(needed - lost_ones, needed) or 0) >= share
+    assert share == 0 or (wilson_lower(needed - 1 - lost_ones, needed - 1) or 0) < share
+
+
 # Shared prefix
 
 
-def grouped(hit: int | None, n: int = 6) -> list[RequestRecord]:
+def grouped(hit: int | None, n: int = 6, groups: int = 5) -> list[RequestRecord]:
     return [
         answer("prompt", number * 10.0 + group, group=f"group {group}", cached_tokens=hit if number else 0,
                ttft=0.2 if number else 1.0)
         for number in range(n)
-        for group in range(3)
+        for group in range(groups)
     ]  # fmt: skip
 
 
@@ -261,9 +330,7 @@ def test_prefixes_that_hit_pass_and_those_that_do_not_fail() -> None:
     data = run("shared_prefix", grouped(80))
     check(prefix, data, "pass")
     assert prefix.facts(data)["hit_share"] == pytest.approx(0.8)
-    assert prefix.facts(data)["ttft_ratio"] is None, "three cold prompts have no median"
-    more = [answer("prompt", 500.0 + at, group=f"new {at}", ttft=1.0) for at in range(5)]
-    assert "5.0 times sooner" in shown(prefix, run("shared_prefix", [*grouped(80), *more]))
+    assert "5.0 times sooner" in shown(prefix, data)
     check(prefix, run("shared_prefix", grouped(10)), "fail", "10 % of the tokens of warm prompts")
 
 
@@ -271,9 +338,17 @@ def test_hits_that_cannot_be_seen_or_are_too_few_are_inconclusive() -> None:
     check(
         prefix, run("shared_prefix", grouped(None)), "inconclusive", "does not report cached_tokens"
     )
+    few = run("shared_prefix", grouped(80, n=2, groups=4))
+    found = check(prefix, few, "inconclusive", "4 requests found a prefix that was there")
+    assert "--groups 5" in found.reasons[0]
+
+
+def test_how_much_sooner_is_not_told_from_a_few_cold_prompts() -> None:
+    data = run("shared_prefix", grouped(80, groups=4))
     check(
-        prefix, run("shared_prefix", grouped(80, n=2)), "inconclusive", "3 requests found a prefix"
+        prefix, data, "inconclusive", "4 requests were the first of their prefix, 5 are the least"
     )
+    assert prefix.facts(data)["ttft_ratio"] is None
 
 
 def test_a_prompt_is_warm_only_after_another_of_its_group_was_answered() -> None:
@@ -319,6 +394,12 @@ def test_agents_that_find_their_context_again_pass_others_fail() -> None:
 def test_agents_whose_reuse_is_not_told_or_too_few_are_inconclusive() -> None:
     check(turns, run("agent_loop", loops(None)), "inconclusive", "does not report cached_tokens")
     check(turns, run("agent_loop", loops(0.9, n=1, of=3)), "inconclusive", "2 later turns")
+    seldom = [*loops(None), *loops(0.9, n=1)]
+    seldom = [
+        msgspec.structs.replace(one, seq=number, group=f"{one.group} {number // 4}")
+        for number, one in enumerate(seldom)
+    ]
+    check(turns, run("agent_loop", seldom), "inconclusive", "usage of 3 of 12 later turns")
 
 
 def test_a_lost_turn_fails() -> None:
@@ -433,7 +514,7 @@ def test_a_node_that_is_not_itself_again_fails(records: list[RequestRecord], wor
 
 def test_a_node_that_answers_fewer_than_before_fails() -> None:
     slow = [one for one in burst(n=60) if one.name != "recovery" or round(one.t_send) % 3 == 0]
-    check(recovery, run("burst_and_recover", slow), "fail", "of the baseline's requests/s")
+    check(recovery, run("burst_and_recover", slow), "fail", "recovered to fewer answers")
 
 
 def test_a_burst_that_was_none_is_inconclusive() -> None:

@@ -73,3 +73,10 @@ def test_an_expected_refusal_is_no_good_answer_and_no_quick_one() -> None:
     total = summarize(records)
     assert (total.succeeded, total.e2e.samples) == (12, 6)
     assert total.e2e.p50 == answer("a", 0).e2e
+
+
+def test_a_good_answer_without_a_first_token_is_over_what_counts_from_it() -> None:
+    whole = [answer("a", at, ttft=None, tokens=8) for at in range(90)]
+    found = objectives([answer("a", 99), *whole], SLO)
+    assert (found["ttft"].over, found["ttft"].samples) == (90, 91)
+    assert found["e2e"].outcome == "refuted"

@@ -172,11 +172,16 @@ class PacedUser(NodeUser):
 
 
 def plain_answer(got: Exchange) -> Outcome:
-    """Right when the stream came whole and said something."""
+    """Right when the stream came whole and said something. Every answer that is judged by this was asked as one."""
     if got.error_class is not None:
         return Outcome(error_class=got.error_class, message=got.message)
     if not got.text:
         return Outcome(error_class=ErrorClass.EMPTY_OUTPUT, message="the answer is empty")
+    if not got.deltas:
+        message = (
+            f"a stream was asked for and {got.headers.get('content-type') or 'no stream'} came"
+        )
+        return Outcome(error_class=ErrorClass.NOT_A_STREAM, message=message)
     return Outcome()
 
 

@@ -56,6 +56,8 @@ class ErrorClass(enum.StrEnum):
     TOTAL_TIMEOUT = "total_timeout"
     BAD_ANSWER = "bad_answer"
     """Not HTTP, not JSON, or larger than the client's bound."""
+    NOT_A_STREAM = "not_a_stream"
+    """A stream was asked for, and the whole answer came at once: there is no first token to time."""
     EMPTY_OUTPUT = "empty_output"
     WRONG_ANSWER = "wrong_answer"
     WRONG_STATUS = "wrong_status"
@@ -163,6 +165,19 @@ class ClientSample(msgspec.Struct, frozen=True):
     late: float = 0.0
     """Largest lateness of a scheduled send since the sample before, seconds; 0 in a closed loop."""
     worker: int = 0
+    machine: float | None = None
+    """Share of all CPUs of this machine that everything on it used, 0..1. None: another worker tells it."""
+    ours: float | None = None
+    """Of it the whole load generator, all its processes."""
+    node: float | None = None
+    """Of it the node's processes; None where the node is not one that kvops started on this machine."""
+
+    @property
+    def others(self) -> float | None:
+        """Share that neither the load generator nor the node used; None where they cannot be told apart."""
+        if self.machine is None or self.ours is None or self.node is None:
+            return None
+        return max(0.0, self.machine - self.ours - self.node)
 
 
 class ServerSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

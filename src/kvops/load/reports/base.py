@@ -33,6 +33,8 @@ class Verdict(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What a reader should know, whatever the outcome."""
+    met: tuple[str, ...] = ()
+    """What a pass rests on: each criterion with what was seen."""
 
 
 class RunData(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -87,13 +89,18 @@ def plots_of(report: Report, data: RunData) -> list[Plot | Missing]:
     return own(data)
 
 
-def verdict(failures: Sequence[str], gaps: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
-    """A failure decides; without one, whatever could not be judged does."""
+def verdict(
+    failures: Sequence[str],
+    gaps: Sequence[str],
+    notes: Sequence[str] = (),
+    met: Sequence[str] = (),
+) -> Verdict:
+    """A failure decides; without one, whatever could not be judged does. `met` is told with a pass."""
     if failures:
         return Verdict("fail", (*failures, *gaps), tuple(notes))
     if gaps:
         return Verdict("inconclusive", tuple(gaps), tuple(notes))
-    return Verdict("pass", (), tuple(notes))
+    return Verdict("pass", (), tuple(notes), tuple(met))
 
 
 def failure_lines(records: Sequence[RequestRecord], most: int = 5) -> list[str]:

@@ -31,7 +31,9 @@ from kvops.load.reports.base import Report, RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns, seconds
 from kvops.load.reports.document import Document
 from kvops.load.reports.document import as_json as document_json
+from kvops.load.slo import Slo
 from kvops.load.statistics import Series, Summary
+from kvops.load.statistics.goodput import overdue
 from kvops.units import format_duration, format_whole
 
 REPORTS = cast("dict[str, Report]", {
@@ -43,15 +45,26 @@ STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow
 
 
 def judge(data: RunData) -> Verdict:
-    """The report's own verdict; a run that did not come to its end can still fail, but not pass."""
+    """The report's own verdict; a run that did not come to its end can still fail, but not pass.
+
+    Of a run without an answer it is asked only where requests waited for longer than they should.
+    """
     early = [*_early(data), *(f"partial: {line}" for line in data.damage)]
-    if not any(not record.cancelled for record in data.records):
-        return verdict([], [*early, "no request was answered: there is nothing to judge"])
+    if all(record.cancelled for record in data.records):
+        early.append("no request was answered: there is nothing to judge")
+        if not _kept_waiting(data):
+            return verdict([], early)
     own = REPORTS[data.info.report].judge(data)
     if not early:
         return own
     failures = own.reasons if own.outcome == "fail" else ()
     return verdict(failures, [*early, *(own.reasons if not failures else ())], own.notes)
+
+
+def _kept_waiting(data: RunData) -> bool:
+    """Whether a request that the run's end cut off was over an objective by then."""
+    bounds = Slo.of(data.info.options).bounds().items()
+    return any(overdue(record, *bound) for record in data.records for bound in bounds)
 
 
 def _early(data: RunData) -> list[str]:
@@ -155,6 +168,8 @@ def _verdict(found: Analysis) -> Text:
     verdict = found.verdict
     text = Text(verdict.outcome.upper(), style=STYLES[verdict.outcome])
     for line in verdict.reasons:
+        text.append(f"\n  {line}", style="not bold")
+    for line in verdict.met:
         text.append(f"\n  {line}", style="not bold")
     for line in verdict.notes:
         text.append(f"\n  note: {line}", style="dim")

@@ -69,19 +69,29 @@ def overdue(record: RequestRecord, measure: str, bound: float) -> bool:
 def objectives(
     records: Sequence[RequestRecord], slo: Slo, confidence: float = CONFIDENCE
 ) -> dict[str, Claim]:
-    """What the samples say of each objective, by measure. Failures break all but that of the pooled gaps."""
+    """What the samples say of each objective, by measure. Failures break all but that of the pooled gaps.
+
+    A good answer without a first token breaks those that count from it: it is nothing that can be left out.
+    """
     good = [record for record in records if not record.failed and not record.cancelled]
     lost = sum(record.failed for record in records)
+    silent = sum(untimed(record) for record in good)
+    more = {"ttft": lost + silent, "e2e": lost + silent, "tpot": lost, "itl": 0}
     return {
         name: claim(
             values_of(good, name),
-            0 if name == "itl" else lost + sum(overdue(r, name, bound) for r in records),
+            more[name] + sum(overdue(r, name, bound) for r in records),
             slo.percentile,
             bound,
             confidence,
         )
         for name, bound in slo.bounds().items()
     }
+
+
+def untimed(record: RequestRecord) -> bool:
+    """Whether an answer came without a first token that could be timed. A refusal that was expected has none."""
+    return record.expected and record.status == 200 and record.ttft is None
 
 
 def values_of(records: Sequence[RequestRecord], measure: str) -> Values:
