@@ -69,3 +69,29 @@ def test_no_text_of_prompts_or_answers_is_in_the_report() -> None:
         data = result.encode(gate(node, smoke())).decode()
     for text in (PROMPT, SECRET, "gardener", "Name a colour"):
         assert text not in data
+
+
+TALKERS = ("resp.short", "resp.stream", "resp.near_limit", "resp.multi_turn")
+
+
+@pytest.mark.parametrize(
+    ("defect", "checks", "remedy"),
+    [
+        ("wrong_usage", TALKERS, "total_tokens"),
+        ("no_done", ("resp.stream",), "hang"),
+        ("no_usage_chunk", ("resp.stream",), "turn usage on"),
+        ("odd_finish", ("resp.short", "resp.stream"), "a whole answer from a cut one"),
+        ("overstated_limit", ("resp.near_limit",), "longer max_model_len than it takes"),
+        ("stream_differs", ("resp.stream",), "another answer"),
+        ("server_error_for_bad_json", ("resp.errors",), "the node's own log"),
+    ],
+)
+def test_what_to_do_is_about_the_fault_that_was_found(
+    defect: str, checks: tuple[str, ...], remedy: str
+) -> None:
+    with serve(defect) as node:
+        report = gate(node, one_by_one(*checks))
+    for check in report.checks:
+        assert (check.verdict, remedy in check.remedy) == ("fail", True), (check.id, check.remedy)
+        assert "kvops node logs" not in check.remedy, "it is no node of this machine"
+        assert remedy != "total_tokens" or "the node's own log" not in check.remedy

@@ -17,6 +17,7 @@ from kvops.verify.checks.malformed import Malformed, judged, malformed
 from kvops.verify.checks.streams import stream_faults
 from kvops.verify.checks.truncation import cut_faults
 from kvops.verify.checks.usage import growth_faults
+from kvops.verify.judge import says
 from kvops.verify.streamed import StreamedAnswer
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
@@ -56,7 +57,8 @@ def test_a_whole_stream_has_no_fault() -> None:
 )
 def test_each_fault_of_a_stream_is_named(other: dict[str, Any], says: str) -> None:
     (fault,) = stream_faults(streamed(**other), 3)
-    assert says in fault
+    assert says in fault.says
+    assert fault.remedy
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ ERROR = {"error": {"message": "no", "type": "invalid_request_error", "code": "in
 def test_a_malformed_body_is_refused_in_the_shape_of_an_error(
     answer: Reply, faults: list[str]
 ) -> None:
-    assert judged(answer, Malformed("x", b"")) == faults
+    assert says(judged(answer, Malformed("x", b""))) == faults
 
 
 def test_an_unusual_body_may_be_taken_and_a_status_of_its_own_is_right() -> None:

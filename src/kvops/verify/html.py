@@ -9,8 +9,9 @@ from typing import Any
 import jinja2
 import msgspec
 
+from kvops import paths
 from kvops.units import format_whole
-from kvops.verify import words
+from kvops.verify import runs, words
 from kvops.verify.check import Samples
 from kvops.verify.result import Report
 
@@ -24,7 +25,10 @@ SIGNS = {
     "unreachable": "✗",
     "interrupted": "?",
 }
-_ORDER = ("fail", "error", "inconclusive", "warn", "skip")
+_ORDER = ("fail", "error", "inconclusive", "warn", "skip", "pass")
+MAX_PLOTS = 100
+MAX_PLOT = 8 * 2**20
+"""Bytes of one."""
 
 
 def render(report: Report, folder: Path | None = None) -> bytes:
@@ -48,7 +52,7 @@ def render(report: Report, folder: Path | None = None) -> bytes:
         series_words=_series,
         as_json=_as_json,
     )
-    return page.encode()
+    return "\n".join(map(words.printable, page.split("\n"))).encode()
 
 
 def _to_do(report: Report) -> list[Any]:
@@ -62,14 +66,35 @@ def _to_do(report: Report) -> list[Any]:
 
 def _plots(report: Report, folder: Path | None) -> list[dict[str, str]]:
     """Each as a data URL: an image runs no script, whatever is in it."""
+    named = {
+        kept.path: {"title": words.printable(kept.title), "check": check.id}
+        for check in report.checks
+        for kept in check.artifacts
+        if kept.plot and kept.path
+    }
     found = []
-    for check in report.checks:
-        for kept in check.artifacts:
-            if kept.plot and folder is not None and (folder / kept.path).is_file():
-                data = base64.b64encode((folder / kept.path).read_bytes()).decode()
-                source = f"data:image/svg+xml;base64,{data}"
-                found.append({"source": source, "title": kept.title, "check": check.id})
+    for path, said in named.items():
+        source = _source(folder, path) if folder is not None and len(found) < MAX_PLOTS else ""
+        if source:
+            found.append(said | {"source": source})
     return found
+
+
+def _source(folder: Path, path: str) -> str:
+    """Empty for what is gone, too large, or not in the run's own folder: the result may come from elsewhere."""
+    file = runs.inside(folder, path)
+    try:
+        if file is None:
+            return ""
+        with paths.open_regular(file) as opened:
+            data = opened.read(MAX_PLOT + 1)
+    except OSError:
+        return ""
+    return (
+        f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
+        if len(data) <= MAX_PLOT
+        else ""
+    )
 
 
 def _facts(report: Report) -> str:
@@ -84,7 +109,7 @@ def _facts(report: Report) -> str:
 
 
 def _moment(text: str) -> str:
-    return f"{text[:19].replace('T', ' ')} UTC"
+    return f"{words.printable(text[:19]).replace('T', ' ')} UTC"
 
 
 def _series(samples: Samples) -> str:

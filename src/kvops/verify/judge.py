@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from kvops.verify.api import Reply
-from kvops.verify.check import fail, inconclusive, skip
+from kvops.verify.check import Value, fail, inconclusive, skip
 from kvops.verify.context import Context
 
 FINISH_REASONS = ("stop", "length")
 BUSY = (429, 503)
 SEE_LOG = "see kvops node logs for the request's error"
+_SERVER_ERROR = 500
+_NAMED = 4
+"""Faults that an observed value names; the evidence has all."""
+_NEXT = 2
+"""Different next steps that a remedy names."""
+_BY_STATUS = {
+    401: "give a key that this node knows: --api-key-file",
+    403: "the key may not do this: --api-key-file with one that may",
+    404: "the route or the model is not there: is the address right, with no path behind the port?",
+    413: "something before the node takes only smaller bodies: raise its limit",
+}
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with an answer, and what to do about just that."""
+
+    says: str
+    remedy: str
+
+
+def says(faults: Sequence[Fault]) -> list[str]:
+    return [fault.says for fault in faults]
+
+
+def require_none(faults: Sequence[Fault], *, expected: Value, **evidence: Any) -> None:
+    """Raises a failing Finding that names the faults, with the next steps of just these."""
+    if faults:
+        fail(
+            observed="; ".join(says(faults)[:_NAMED]),
+            expected=expected,
+            remedy=advice(faults),
+            faults=says(faults),
+            **evidence,
+        )
+
+
+def advice(faults: Iterable[Fault]) -> str:
+    return "; ".join(list(dict.fromkeys(fault.remedy for fault in faults))[:_NEXT])
 
 
 def answered(reply: Reply, what: str) -> Reply:
@@ -22,8 +63,25 @@ def answered(reply: Reply, what: str) -> Reply:
             remedy="the node is busy, draining or not ready: run the gate on an idle node",
         )
     if reply.status != 200 or not reply.body:
-        fail(observed=f"{what}: {status_and_code(reply)}", expected="200 and JSON", remedy=SEE_LOG)
+        fail(
+            observed=f"{what}: {status_and_code(reply)}",
+            expected="200 and JSON",
+            remedy=_refused(reply),
+        )
     return reply
+
+
+def _refused(reply: Reply) -> str:
+    if reply.status == 200:
+        return (
+            "what answers speaks no JSON: is something else before the node, or the address wrong?"
+        )
+    if reply.status >= _SERVER_ERROR:
+        return SEE_LOG
+    return _BY_STATUS.get(
+        reply.status,
+        "the node refuses a request that every OpenAI client may send: send it with curl and read error.message",
+    )
 
 
 def status_and_code(reply: Reply) -> str:
@@ -32,50 +90,73 @@ def status_and_code(reply: Reply) -> str:
     return f"{reply.status} {code}" if isinstance(code, str | int) else str(reply.status)
 
 
-def usage_faults(usage: dict[str, Any], max_tokens: int) -> list[str]:
+def usage_faults(usage: dict[str, Any], max_tokens: int) -> list[Fault]:
     """What is wrong with a `usage` object of a request that asked for at most `max_tokens`."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     counts = [usage.get(name) for name in names]
     prompt, completion, total = counts
     if not isinstance(prompt, int) or not isinstance(completion, int) or not isinstance(total, int):
-        return [f"usage lacks {n}" for n, c in zip(names, counts, strict=True) if c is None] or [
-            "usage holds something other than whole numbers"
+        missing = [f"usage lacks {n}" for n, c in zip(names, counts, strict=True) if c is None]
+        remedy = "clients cannot count what they use: let the engine, or the gateway before it, send usage whole"
+        return [
+            Fault(one, remedy)
+            for one in missing or ["usage holds something other than whole numbers"]
         ]
     faults = []
     if total != prompt + completion:
-        faults.append(f"total {total} is not prompt {prompt} + completion {completion}")
+        remedy = "do not bill or trim by total_tokens: its parts may be right; report the wrong sum as a defect"
+        faults.append(
+            Fault(f"total {total} is not prompt {prompt} + completion {completion}", remedy)
+        )
     if not 1 <= completion <= max_tokens:
-        faults.append(f"{completion} completion tokens with max_tokens {max_tokens}")
+        remedy = "max_tokens is not kept, or tokens are counted wrongly: do not bill by completion_tokens"
+        faults.append(Fault(f"{completion} completion tokens with max_tokens {max_tokens}", remedy))
     if prompt < 1:
-        faults.append(f"{prompt} prompt tokens")
+        remedy = "prompts are not counted: do not bill or trim by prompt_tokens"
+        faults.append(Fault(f"{prompt} prompt tokens", remedy))
     return faults
 
 
-def answer_faults(reply: Reply, max_tokens: int) -> list[str]:
+def answer_faults(reply: Reply, max_tokens: int) -> list[Fault]:
     """What is wrong with a finished completion or chat completion."""
     faults = usage_faults(reply.usage, max_tokens)
     finish = reply.choice.get("finish_reason")
     if finish not in FINISH_REASONS:
-        faults.append(f"finish_reason {finish!r}")
+        remedy = "clients cannot tell a whole answer from a cut one: the engine has to say stop or length"
+        faults.append(Fault(f"finish_reason {finish!r}", remedy))
     if not reply.answer:
-        faults.append("empty text")
+        remedy = (
+            "the node answers without a word: are model and chat template those that were meant?"
+        )
+        faults.append(Fault("empty text", remedy))
     if not isinstance(reply.body.get("id"), str):
-        faults.append("no id")
+        faults.append(Fault("no id", "answers cannot be told apart in logs: report the defect"))
     return faults
 
 
-def error_faults(reply: Reply, wanted: tuple[int, ...], code: str | None = None) -> list[str]:
+def error_faults(reply: Reply, wanted: tuple[int, ...], code: str | None = None) -> list[Fault]:
     """What is wrong with an answer that should be an OpenAI-shaped error with one of these statuses."""
     faults = []
     if reply.status not in wanted:
-        faults.append(f"status {reply.status} instead of {' or '.join(map(str, wanted))}")
+        wrong = f"status {reply.status} instead of {' or '.join(map(str, wanted))}"
+        faults.append(Fault(wrong, _instead(reply.status)))
+    shape = "clients cannot tell what was wrong: give errors the form of OpenAI's, at the node or the gateway"
     if not isinstance(reply.error.get("message"), str) or not reply.error["message"]:
-        faults.append("no error.message")
+        faults.append(Fault("no error.message", shape))
     if not isinstance(reply.error.get("type"), str):
-        faults.append("no error.type")
+        faults.append(Fault("no error.type", shape))
     if code is not None and reply.error.get("code") != code:
-        faults.append(f"error.code {reply.error.get('code')!r} instead of {code!r}")
+        faults.append(Fault(f"error.code {reply.error.get('code')!r} instead of {code!r}", shape))
     return faults
+
+
+def _instead(status: int) -> str:
+    """What follows from this status where a refusal was due."""
+    if status >= _SERVER_ERROR:
+        return f"clients retry what can never work, and alerts ring for it; {SEE_LOG}"
+    if status < 300:
+        return "clients do not learn of their mistakes: check requests before the node until it refuses them"
+    return "clients take it for another mistake than theirs: report the wrong status as a defect"
 
 
 def known_limit(context: Context) -> int:

@@ -1,32 +1,29 @@
 """A gate run as JUnit XML, for CI: fail is a failure, error an error, skip and inconclusive are skipped, never passed.
 
-Kept to what the XSDs of Ant, Jenkins and surefire have in common; measured values are properties.
+Kept to what the XSDs of Ant, Jenkins and surefire have in common; measured values are properties. Text is printable
+characters alone: XML 1.0 (§2.2) cannot hold most of the others.
 """
 
 from __future__ import annotations
-
-import re
 
 from junitparser import Error, Failure, JUnitXml, Properties, Property, Skipped, TestCase, TestSuite
 
 from kvops.verify import words
 from kvops.verify.result import CheckResult, Report
-
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold (§2.2)."""
+from kvops.verify.words import printable
 
 
 def render(report: Report) -> bytes:
-    suite = TestSuite(_legal(f"kvops verify {report.profile}"))
-    suite.timestamp = report.started_at[:19]
-    suite.hostname = _legal(report.environment.host)
+    suite = TestSuite(printable(f"kvops verify {report.profile}"))
+    suite.timestamp = printable(report.started_at[:19])
+    suite.hostname = printable(report.environment.host)
     for name, value in _facts(report).items():
-        suite.add_property(name, _legal(value))
+        suite.add_property(name, printable(value))
     for check in report.checks:
         suite.add_testcase(_case(check))
     for name in report.not_run:
         suite.add_testcase(_not_run(name, report))
-    document = JUnitXml(f"kvops verify {report.profile}")
+    document = JUnitXml(printable(f"kvops verify {report.profile}"))
     document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     text: bytes = document.tostring()  # type: ignore[no-untyped-call]
@@ -47,28 +44,29 @@ def _facts(report: Report) -> dict[str, str]:
         "profile_hash": report.profile_hash,
         "kvops_version": report.kvops_version,
         "baseline": report.baseline.run_id if report.baseline else "",
+        "contradicts": report.contradicts,
     }
     return {name: value for name, value in facts.items() if value}
 
 
 def _case(check: CheckResult) -> TestCase:
     case = TestCase(
-        _legal(check.id),
-        classname=f"kvops.verify.{check.id.split('.')[0]}",
+        printable(check.id),
+        classname=printable(f"kvops.verify.{check.id.split('.')[0]}"),
         time=check.took_seconds,
     )
     properties = Properties()  # type: ignore[no-untyped-call]
     for name, value in _measured(check).items():
-        properties.add_property(Property(_legal(name), _legal(value)))
+        properties.add_property(Property(printable(name), printable(value)))
     case.append(properties)  # type: ignore[no-untyped-call]
     case.result = list(_result(check))
     return case
 
 
 def _result(check: CheckResult) -> list[Failure | Error | Skipped]:
-    message = _legal(_message(check))
+    message = printable(_message(check))
     if check.waived is not None:
-        return [Skipped(_legal(f"{words.waiver(check)}; {message}"))]
+        return [Skipped(printable(f"{words.waiver(check)}; {message}"))]
     if check.verdict == "fail" and check.severity == "required":
         return [Failure(message, "fail")]
     if check.verdict == "error":
@@ -104,10 +102,7 @@ def _measured(check: CheckResult) -> dict[str, str]:
 
 
 def _not_run(name: str, report: Report) -> TestCase:
-    case = TestCase(_legal(name), classname=f"kvops.verify.{name.split('.')[0]}", time=0.0)
-    case.result = [Skipped(_legal(f"not run: {words.conclusion(report)}"))]
+    room = name.split(".")[0]
+    case = TestCase(printable(name), classname=printable(f"kvops.verify.{room}"), time=0.0)
+    case.result = [Skipped(printable(f"not run: {words.conclusion(report)}"))]
     return case
-
-
-def _legal(text: str) -> str:
-    return _ILLEGAL.sub("\ufffd", text)

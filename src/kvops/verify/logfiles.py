@@ -74,6 +74,11 @@ def started_at(context: Context) -> float | None:
     return None if record is None else record.started_at
 
 
+def is_here(context: Context) -> bool:
+    """Whether it is a kvops node of this machine."""
+    return _record(context) is not None
+
+
 def _record(context: Context) -> registry.NodeRecord | None:
     try:
         record = registry.read(context.target.name)

@@ -22,7 +22,7 @@ _SIGNS = {
 
 def render(report: Report) -> bytes:
     lines = [
-        f"# {_SIGNS[report.verdict]} kvops verify {report.profile}: {report.verdict}",
+        f"# {_SIGNS[report.verdict]} kvops verify {_text(report.profile)}: {report.verdict}",
         "",
         _text(words.conclusion(report)) + f" (exit code {report.exit_code})",
         "",

@@ -20,17 +20,22 @@ EACH = 2
 
 
 def drawn(report: Report) -> Report:
-    """`report` with the plots of each load run at the first check that names it; where one cannot be, it is named."""
+    """`report` with the plots of each load run at the first check that names it; where one cannot be, it is named.
+
+    Only of load runs in its own folder: what was resumed may come from elsewhere and name any.
+    """
+    own = runs.folder(report.run_id)
     seen: set[str] = set()
     checks: list[CheckResult] = []
     for check in report.checks:
         pictures: list[Kept] = []
         for one in check.artifacts:
-            if one.path in seen or not (Path(one.path) / load_runs.RUN_FILE).is_file():
+            folder = runs.inside(own, one.path) if one.path and one.path not in seen else None
+            if folder is None or not (folder / load_runs.RUN_FILE).is_file():
                 continue
             seen.add(one.path)
             if len(seen) * EACH <= MOST:
-                pictures += _kept(report.run_id, Path(one.path))
+                pictures += _kept(report.run_id, folder)
         checks.append(
             msgspec.structs.replace(check, artifacts=(*check.artifacts, *pictures))
             if pictures

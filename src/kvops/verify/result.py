@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from kvops.verify.check import Area, Op, Samples, Value
 from kvops.verify.facts import Facts
@@ -13,6 +15,14 @@ from kvops.verify.verdict import EXIT_CODES, RunVerdict, Severity, Verdict, over
 from kvops.verify.waivers import Waiver
 
 SCHEMA_VERSION = 1
+MAX_ROWS = 2000
+"""Checks of a run and series compared with a baseline: far more than any run has, and as many as can be shown."""
+
+RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+"""It names the run's folder."""
+CheckId = Annotated[str, Meta(pattern="^[!-~]{1,200}$")]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +35,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
+    id: CheckId
     title: str
     purpose: str
     area: Area | None = None
@@ -37,20 +47,20 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     op: Op = ""
     """How `observed` has to stand to `expected`."""
     unit: str
-    n: int
+    n: Count
     """Requests or readings the verdict rests on; 0 where the check was not made."""
-    min_samples: int = 1
+    min_samples: Count = 1
     """With a smaller `n` there is no pass."""
     started_at: str = ""
     """ISO 8601, UTC."""
-    took_seconds: float
+    took_seconds: Seconds
     parameters: dict[str, Any]
     evidence: dict[str, Any]
     remedy: str
     waived: Waiver | None = None
     """Who answers for it that this check did not pass."""
     samples: dict[str, Samples] = {}
-    artifacts: tuple[Kept, ...] = ()
+    artifacts: Annotated[tuple[Kept, ...], Meta(max_length=MAX_ROWS)] = ()
 
 
 class TargetFacts(Facts, frozen=True, kw_only=True):
@@ -69,7 +79,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 class BaselineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The run that this one was compared with."""
 
-    run_id: str
+    run_id: RunId
     started_at: str
     model: str | None = None
     engine: str | None = None
@@ -81,7 +91,7 @@ class BaselineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
-    run_id: str
+    run_id: RunId
     started_at: str
     """ISO 8601, UTC."""
     finished_at: str
@@ -93,12 +103,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     profile_hash: str = ""
     """Of the checks and their thresholds."""
     environment: Environment = Environment()
-    checks: tuple[CheckResult, ...]
-    not_run: tuple[str, ...]
+    checks: Annotated[tuple[CheckResult, ...], Meta(max_length=MAX_ROWS)]
+    not_run: Annotated[tuple[CheckId, ...], Meta(max_length=MAX_ROWS)]
     """Ids of checks that an interrupt or a failed start left out."""
-    left_out: dict[str, Literal["--only", "--skip"]] = {}
+    left_out: Annotated[dict[CheckId, Literal["--only", "--skip"]], Meta(max_length=MAX_ROWS)] = {}
     """Checks of the profile that were not asked for, each with the option that left it out."""
-    waivers: tuple[Waiver, ...] = ()
+    waivers: Annotated[tuple[Waiver, ...], Meta(max_length=MAX_ROWS)] = ()
     """All that were given, used or not."""
     baseline: BaselineFacts | None = None
     resumed_at: tuple[str, ...] = ()
@@ -109,6 +119,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """True: the verdict and the exit code speak of a part of the profile alone."""
     reason: str = ""
     """Why the run ended early; empty when it did not."""
+    contradicts: str = ""
+    """What the file that this was read from said, where its own rows say otherwise: they decide."""
 
     @property
     def waived(self) -> tuple[CheckResult, ...]:
@@ -126,12 +138,43 @@ def concluded(checks: Iterable[CheckResult]) -> RunVerdict:
     )
 
 
+def recomputed(report: Report) -> Report:
+    """`report` with the verdict and the exit code that its rows have, and what it said instead, if it did.
+
+    That a node could not be reached or that a run was stopped is in no row: it is believed, since it is no pass.
+    """
+    verdict = report.verdict
+    if verdict not in ("unreachable", "interrupted"):
+        verdict = concluded(report.checks)
+        if report.not_run and EXIT_CODES[verdict] == 0:
+            verdict = "inconclusive"
+    if (verdict, exit_code(verdict)) == (report.verdict, report.exit_code):
+        return report
+    said = f"{report.verdict}, exit code {report.exit_code}"
+    return msgspec.structs.replace(
+        report, verdict=verdict, exit_code=exit_code(verdict), contradicts=said
+    )
+
+
 def encode(report: Report) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    """As JSON in which what could steer a terminal is escaped, so that it can be printed as it is."""
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return _STEERING.sub(_escaped, text).encode() + b"\n"
+
+
+_STEERING = re.compile(
+    "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""DEL, C1, and what is invisible or turns the direction of writing; C0 is escaped in any JSON."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def decode(data: bytes) -> Report:
-    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a report."""
+    """Raises msgspec.ValidationError, msgspec.DecodeError or RecursionError on anything that is not a report."""
     return msgspec.json.decode(data, type=Report)
 
 

@@ -23,6 +23,7 @@ from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.targets import Target
 from kvops.units import format_duration
 from kvops.verify import keeping, needs
+from kvops.verify.addressed import addressed
 from kvops.verify.api import Api
 from kvops.verify.check import Finding, Outcome
 from kvops.verify.context import Context
@@ -185,7 +186,7 @@ async def _run_checks(context: Context, gate: _Run, progress: Progress, ended: E
             outcome = _not_run(stopped_by)
         else:
             progress(index, planned)
-            outcome = await _outcome(planned, context)
+            outcome = addressed(await _outcome(planned, context), context)
         took = 0.0 if stopped_by else time.monotonic() - clock
         terms = gate.terms
         result = keeping.row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +13,30 @@ import msgspec
 
 from kvops import paths
 from kvops.errors import UsageError
+from kvops.units import format_bytes
 from kvops.verify import result
 from kvops.verify.result import Report
 
 RESULT_FILE = "result.json"
 LOCK_FILE = "lock"
 LAST = "last"
+MAX_BYTES = 64 * 2**20
+"""Of a result file; one of a run with every check is some hundred kilobytes."""
 _PREFIX = "verify-"
+_NAME_ONE = "name a run that kvops verify runs lists, or a file of --json"
 
 
 def folder(run_id: str) -> Path:
     return paths.runs_dir().resolve() / f"{_PREFIX}{run_id}"
+
+
+def inside(folder: Path, name: str) -> Path | None:
+    """What `name` leads to, if that is in `folder`: a result may come from elsewhere and name any file."""
+    try:
+        found = (folder / name).resolve()
+        return found if found.is_relative_to(folder.resolve()) else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def save(report: Report) -> Path:
@@ -47,26 +61,29 @@ def reports() -> Iterator[Report]:
 
 
 def read(file: Path) -> Report:
-    """Raises UsageError for what is no result of a gate."""
+    """With the verdict that its rows have. Raises UsageError for what is no result of a gate, or is too large."""
     try:
         with paths.open_regular(file) as opened:
-            return result.decode(opened.read())
+            data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(
+                f"{file} is larger than {format_bytes(MAX_BYTES)}, which no result of kvops verify is",
+                hint=_NAME_ONE,
+            )
+        return result.recomputed(result.decode(data))
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}", hint="kvops verify runs lists what is kept"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{file} is no result of kvops verify: {error}",
-            hint="name a run that kvops verify runs lists, or a file of --json",
-        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise UsageError(f"{file} is no result of kvops verify: {error}", hint=_NAME_ONE) from None
 
 
 def find(text: str) -> Report:
     """A run by id, by the start of an id, by folder or file; `last` is the latest. Raises UsageError."""
-    path = Path(text)
-    if path.is_file() or (path / RESULT_FILE).is_file():
-        return read(path if path.is_file() else path / RESULT_FILE)
+    for path in (Path(text), Path(text) / RESULT_FILE):
+        if os.path.isfile(path):  # Path.is_file raises for a name that is too long
+            return read(path)
     known = folders()
     if not known:
         raise UsageError(
@@ -74,14 +91,14 @@ def find(text: str) -> Report:
         )
     names = {one.name.removeprefix(_PREFIX): one for one in known}
     wanted = text.removeprefix(_PREFIX)
-    found = [one for name, one in names.items() if name.startswith(wanted)]
+    found = [one for name, one in names.items() if wanted and name.startswith(wanted)]
     if text == LAST:
         found = [known[-1]]
     if wanted in names:
         found = [names[wanted]]
     if len(found) == 1:
         return read(found[0] / RESULT_FILE)
-    if found and wanted:
+    if found:
         raise UsageError(
             f"{text!r} names {len(found)} runs",
             hint="give more of the id: kvops verify runs lists them",

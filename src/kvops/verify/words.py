@@ -30,7 +30,7 @@ _NAMED = 3
 """Checks that a conclusion names, of those that are told above it anyway."""
 NOT_COMPARED = "baseline.none"
 """Row of a run that was to be compared, and with which there was nothing to compare."""
-_NOT_SHOWN = "this node does not show it; where nobody counts on it, take it out of a profile of your own: without: [{id}]"
+_NOT_SHOWN = "this node does not show it; where nobody counts on it: without: [{id}] in a profile"
 _LISTED = 12
 
 
@@ -52,7 +52,7 @@ def value(given: Value, unit: str = "") -> str:
         given = format_whole(given)
     else:
         return printable(given)
-    return f"{given} {unit}".strip()
+    return printable(f"{given} {unit}".strip())
 
 
 def observed(check: CheckResult) -> str:
@@ -92,7 +92,9 @@ def conclusion(report: Report) -> str:
         said = [report.reason or _because(report)]
         if report.waived:
             said[0] += f" ({_count(len(report.waived), 'finding')} waived)"
-    return "; ".join(said)
+    if report.contradicts:
+        said.insert(0, f"the file says {report.contradicts}, and its own rows say otherwise")
+    return printable("; ".join(said))
 
 
 def _because(report: Report) -> str:
@@ -185,7 +187,7 @@ def left_out(report: Report) -> list[str]:
     unused = {waiver.id for waiver in report.waivers} - {check.id for check in report.waived}
     if unused:
         lines.append(f"waived, but there was nothing to waive: {', '.join(sorted(unused))}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def baseline(report: Report) -> list[str]:
@@ -197,7 +199,7 @@ def baseline(report: Report) -> list[str]:
     lines += [f"differs: {printable(difference)}" for difference in facts.differences]
     if facts.new:
         lines.append(f"new, nothing to compare with: {', '.join(facts.new)}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _some(ids: Sequence[str]) -> str:

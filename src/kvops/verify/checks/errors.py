@@ -8,7 +8,7 @@ import msgspec
 
 from kvops.verify.check import Check, Outcome, Parameters, require
 from kvops.verify.context import Context
-from kvops.verify.judge import answered, error_faults
+from kvops.verify.judge import Fault, advice, answered, error_faults, says
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ def probes(context: Context) -> list[Probe]:
 
 
 async def errors(context: Context, parameters: Parameters) -> Outcome:
-    wrong: dict[str, list[str]] = {}
+    wrong: dict[str, list[Fault]] = {}
     asked = probes(context)
     for probe in asked:
         if probe.body is None:
@@ -57,10 +57,10 @@ async def errors(context: Context, parameters: Parameters) -> Outcome:
             wrong[probe.name] = faults
     require(
         not wrong,
-        observed="; ".join(f"{name}: {', '.join(faults)}" for name, faults in wrong.items()),
+        observed="; ".join(f"{name}: {', '.join(says(faults))}" for name, faults in wrong.items()),
         expected="4xx with error.message, type, code",
-        remedy="clients retry or hide such errors: mend the node's error answers",
-        faults=wrong,
+        remedy=advice(fault for faults in wrong.values() for fault in faults),
+        faults={name: says(faults) for name, faults in wrong.items()},
     )
     answered(
         await context.api.post("/v1/completions", context.completion("Hello", 1)),

@@ -85,7 +85,7 @@ async def _ask(context: Context, api: Api, prompt: str) -> Ask:
         inconclusive(
             f"a stream without text{f': {answer.error}' if answer.error else ''}",
             expected="a token",
-            remedy=SEE_LOG,
+            remedy=SEE_LOG if answer.error else "the prompt brought no word: see resp.stream",
         )
     details = answer.usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None

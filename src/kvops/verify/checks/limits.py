@@ -9,10 +9,21 @@ from kvops.verify.api import CHECK_BOUND, Reply, StreamRefused
 from kvops.verify.check import Check, Outcome, Parameters, require, skip
 from kvops.verify.checks.truncation import HEADER, truncation
 from kvops.verify.context import Context
-from kvops.verify.judge import SEE_LOG, answered, known_limit, status_and_code, usage_faults
+from kvops.verify.judge import (
+    SEE_LOG,
+    Fault,
+    answered,
+    known_limit,
+    require_none,
+    status_and_code,
+    usage_faults,
+)
 from kvops.verify.prompts import Prompt
 from kvops.verify.restarts import engine_restarts
 from kvops.verify.streamed import first_delta
+
+NO_TOKEN = "no token"
+_CUTS = "fewer tokens are counted than were sent: the node cuts long prompts, or does not count all of them"
 
 
 class NearLimitParameters(Parameters):
@@ -63,14 +74,14 @@ def _require_counted(reply: Reply, prompt: Prompt, out: int) -> None:
     faults = usage_faults(reply.usage, out)
     counted = reply.usage.get("prompt_tokens")
     if prompt.exact and counted != prompt.tokens:
-        faults.append(f"usage counts {counted} prompt tokens, the tokenizer {prompt.tokens}")
-    require(
-        not faults,
-        observed="; ".join(faults),
-        expected=f"{prompt.tokens} prompt tokens, at most {out} more",
-        remedy="the node cuts long prompts or counts them wrongly",
-        faults=faults,
-    )
+        cut = isinstance(counted, int) and counted < prompt.tokens
+        faults.append(
+            Fault(
+                f"usage counts {counted} prompt tokens, the tokenizer {prompt.tokens}",
+                _CUTS if cut else "long prompts are counted wrongly: do not bill or trim by usage",
+            )
+        )
+    require_none(faults, expected=f"{prompt.tokens} prompt tokens, at most {out} more")
 
 
 async def _require_window(context: Context, limit: int, total: int) -> None:
@@ -80,7 +91,7 @@ async def _require_window(context: Context, limit: int, total: int) -> None:
     body = context.completion(prompt.text, out)
     try:
         async with context.api.events("/v1/completions", body) as events:
-            said = "no token" if not await first_delta(events) else ""
+            said = NO_TOKEN if not await first_delta(events) else ""
     except StreamRefused as refused:
         answered(refused.reply, "a window that is not over the limit")
         said = status_and_code(refused.reply)
@@ -88,7 +99,10 @@ async def _require_window(context: Context, limit: int, total: int) -> None:
         not said,
         observed=f"{said} with prompt {prompt.tokens} + max_tokens {out} of {limit}",
         expected=f"up to {limit} tokens of prompt and output are accepted",
-        remedy=SEE_LOG,
+        remedy=SEE_LOG
+        if said == NO_TOKEN
+        else "the node lists a longer max_model_len than it takes: clients that "
+        "trust it are refused; lower what is listed, or give the KV cache room for it",
     )
 
 
@@ -145,7 +159,10 @@ def _require_refused_or_marked(context: Context, name: str, reply: Reply, limit:
         reply.status in (400, 413, 422) and bool(reply.error),
         observed=f"{name}: {status_and_code(reply)}",
         expected=expected,
-        remedy=SEE_LOG,
+        remedy=SEE_LOG
+        if reply.status >= 500
+        else "clients cannot tell that the prompt is too long: refuse it with "
+        "400 and an error object, at the node or the gateway",
     )
     if context.is_kvops:
         error = reply.error

@@ -9,9 +9,9 @@ import msgspec
 from pydantic import Field
 
 from kvops.verify.api import Reply
-from kvops.verify.check import Check, Outcome, Parameters, require, warn
+from kvops.verify.check import Check, Outcome, Parameters, fail, require, warn
 from kvops.verify.context import Context
-from kvops.verify.judge import SEE_LOG, answered, error_faults
+from kvops.verify.judge import Fault, advice, answered, error_faults, says
 from kvops.verify.restarts import engine_restarts
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -19,6 +19,12 @@ REFUSED = (400, 413, 415, 422)
 EXPECTED = "4xx with an error object for each, the same answer after"
 CANARY = "The days of the week are"
 HUGE = b"9" * 5000
+
+
+_HARM = "anyone who may send a request can do this: keep such clients off until it is mended; see kvops node logs"
+_TAKEN = (
+    "clients do not learn of their mistakes: check requests before the node until it refuses them"
+)
 
 
 class MalformedParameters(Parameters):
@@ -124,22 +130,22 @@ async def malformed_check(context: Context, parameters: MalformedParameters) -> 
     restarts = await engine_restarts(context)
     before = await _canary(context)
     probes = malformed(context.model, parameters.nesting)
-    wrong: dict[str, list[str]] = {}
+    wrong: dict[str, list[Fault]] = {}
     taken: list[str] = []
     for probe in probes:
         faults = await _faults(context, probe, parameters.answer_within)
-        if faults == ["status 200"] and not context.is_kvops:
+        if says(faults) == ["status 200"] and not context.is_kvops:
             taken.append(probe.name)
         elif faults:
             wrong[probe.name] = faults
         await _require_no_restart(context, restarts, probe.name)
     require(
         not wrong,
-        observed="; ".join(f"{name}: {', '.join(f)}" for name, f in list(wrong.items())[:3]),
+        observed="; ".join(f"{name}: {', '.join(says(f))}" for name, f in list(wrong.items())[:3]),
         expected=EXPECTED,
-        remedy="anyone who may send a request can do this: keep such clients off until it is mended",
+        remedy=advice(fault for faults in wrong.values() for fault in faults),
         n=len(probes),
-        faults=wrong,
+        faults={name: says(faults) for name, faults in wrong.items()},
     )
     await _require_unharmed(context, restarts, before)
     if taken:
@@ -170,20 +176,20 @@ async def _require_no_restart(context: Context, restarts: int | None, after: str
     )
 
 
-async def _faults(context: Context, probe: Malformed, within: float) -> list[str]:
+async def _faults(context: Context, probe: Malformed, within: float) -> list[Fault]:
     try:
         reply = await context.api.post(probe.path, probe.body, within=within)
     except httpx.TimeoutException:
-        return [f"no answer within {within:g} s"]
+        return [Fault(f"no answer within {within:g} s", _HARM)]
     except httpx.TransportError as error:
-        return [f"connection lost: {type(error).__name__}"]
+        return [Fault(f"connection lost: {type(error).__name__}", _HARM)]
     return judged(reply, probe)
 
 
-def judged(reply: Reply, probe: Malformed) -> list[str]:
+def judged(reply: Reply, probe: Malformed) -> list[Fault]:
     """What is wrong with the answer to a malformed body; `status 200` alone when it was taken."""
     if 200 <= reply.status < 300:
-        return [] if probe.may_be_taken else ["status 200"]
+        return [] if probe.may_be_taken else [Fault("status 200", _TAKEN)]
     return error_faults(reply, (*REFUSED, *probe.also))
 
 
@@ -202,7 +208,8 @@ async def _require_unharmed(context: Context, restarts: int | None, before: str)
     if not context.is_kvops:
         remedy = "this engine may batch differently; repeat the check, and compare answers"
         warn(observed=observed, expected="the same answer", remedy=remedy, **lengths)
-    require(False, observed=observed, expected="the same answer", remedy=SEE_LOG, **lengths)
+    remedy = "malformed input leaves a trace in the engine: keep such clients off, restart the node, report the defect"
+    fail(observed=observed, expected="the same answer", remedy=remedy, **lengths)
 
 
 MALFORMED = Check(

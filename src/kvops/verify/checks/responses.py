@@ -7,7 +7,7 @@ from pydantic import Field
 from kvops.verify.api import Reply
 from kvops.verify.check import Check, Outcome, Parameters, require, skip, warn
 from kvops.verify.context import Context
-from kvops.verify.judge import SEE_LOG, answer_faults, answered, usage_faults
+from kvops.verify.judge import Fault, answer_faults, answered, require_none, usage_faults
 
 PROMPT = "The three primary colours are"
 QUESTION = [{"role": "user", "content": "Name a colour."}]
@@ -31,14 +31,10 @@ async def short(context: Context, parameters: ShortParameters) -> Outcome:
     seen = {}
     for path, body in requests.items():
         reply = answered(await context.api.post(path, body), path)
-        faults = answer_faults(reply, limit)
-        require(
-            not faults,
-            observed=f"{path}: {'; '.join(faults)}",
-            expected="text, a finish_reason and a usage that adds up",
-            remedy="the node's answers are malformed: clients will bill and trim wrongly",
-            faults=faults,
-        )
+        faults = [
+            Fault(f"{path}: {fault.says}", fault.remedy) for fault in answer_faults(reply, limit)
+        ]
+        require_none(faults, expected="text, a finish_reason and a usage that adds up")
         seen[path] = {"usage": _counts(reply), "finish_reason": reply.choice["finish_reason"]}
     return Outcome(
         verdict="pass",
@@ -72,10 +68,7 @@ async def multi_turn(context: Context, parameters: MultiTurnParameters) -> Outco
     history = [FACT, {"role": "assistant", "content": first.answer}, RECALL]
     second = answered(await context.api.post(path, context.chat(history, limit)), "turn two")
     for turn in (first, second):
-        faults = usage_faults(turn.usage, limit)
-        require(
-            not faults, observed="; ".join(faults), expected="usage that adds up", remedy=SEE_LOG
-        )
+        require_none(usage_faults(turn.usage, limit), expected="usage that adds up")
     before, after = first.usage["prompt_tokens"], second.usage["prompt_tokens"]
     evidence = {"prompt_tokens": [before, after], "recalled": SECRET in second.answer}
     require(

@@ -8,9 +8,9 @@ import msgspec
 from pydantic import Field
 
 from kvops.verify.api import Reply
-from kvops.verify.check import Check, Outcome, Parameters, require
+from kvops.verify.check import Check, Outcome, Parameters
 from kvops.verify.context import Context
-from kvops.verify.judge import answered, usage_faults
+from kvops.verify.judge import Fault, answered, require_none, usage_faults
 from kvops.verify.prompts import Prompt
 from kvops.verify.streamed import read_stream
 
@@ -18,6 +18,11 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 RETOKENIZED_SLACK = 0.25
 """Text that is tokenized again may come out in other tokens than those that were generated."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+_PROMPT = "clients are billed and trimmed by prompt_tokens, and it counts others than there are: do not go live with it"
+_COMPLETION = "clients are billed by completion_tokens, and it counts others than there are: do not go live with it"
+_STREAMED = "streaming clients are billed otherwise than the rest: do not go live with it"
 
 
 class UsageParameters(Parameters):
@@ -39,13 +44,10 @@ async def usage(context: Context, parameters: UsageParameters) -> Outcome:
     faults += await _streamed_faults(context, seen[0], parameters.max_tokens)
     faults += await _chat_faults(context, seen[0].prompt, parameters.max_tokens)
     exact = all(one.prompt.exact for one in seen)
-    require(
-        not faults,
-        observed="; ".join(faults[:4]),
+    require_none(
+        faults,
         expected="usage as the node's own tokenizer counts, streamed or not",
-        remedy="clients are billed and trimmed by these counts: do not go live with this version",
         n=len(seen) + 2,
-        faults=faults,
     )
     how = "as the tokenizer counts" if exact else "growing with the prompt; no tokenizer to ask"
     return Outcome(
@@ -79,27 +81,30 @@ async def _plain(context: Context, parameters: UsageParameters) -> list[Seen]:
     return seen
 
 
-def _plain_faults(context: Context, seen: Seen, max_tokens: int) -> list[str]:
+def _plain_faults(context: Context, seen: Seen, max_tokens: int) -> list[Fault]:
     usage = seen.reply.usage
     faults = usage_faults(usage, max_tokens)
     if seen.prompt.exact and usage.get("prompt_tokens") != seen.prompt.tokens:
-        faults.append(
+        said = (
             f"{usage.get('prompt_tokens')} prompt tokens, the tokenizer counts {seen.prompt.tokens}"
         )
+        faults.append(Fault(said, _PROMPT))
     written = usage.get("completion_tokens")
     if seen.reply.choice.get("finish_reason") == "length" and written != max_tokens:
-        faults.append(f"finish_reason length with {written} of {max_tokens} tokens")
+        faults.append(
+            Fault(f"finish_reason length with {written} of {max_tokens} tokens", _COMPLETION)
+        )
     return faults
 
 
-def growth_faults(counts: list[Any]) -> list[str]:
+def growth_faults(counts: list[Any]) -> list[Fault]:
     """Prompts that get longer must count more; also where no tokenizer can be asked."""
     if all(isinstance(count, int) for count in counts) and counts == sorted(set(counts)):
         return []
-    return [f"prompt tokens of ever longer prompts: {counts}"]
+    return [Fault(f"prompt tokens of ever longer prompts: {counts}", _PROMPT)]
 
 
-async def _written_faults(context: Context, reply: Reply) -> list[str]:
+async def _written_faults(context: Context, reply: Reply) -> list[Fault]:
     """The answer's text, tokenized again, is near what was counted; the tokenizer may be the node's only one."""
     counted = reply.usage.get("completion_tokens")
     # Bytes that are no character are shown as one that is many tokens.
@@ -109,30 +114,33 @@ async def _written_faults(context: Context, reply: Reply) -> list[str]:
         return []
     # Ends of text and halves of characters are counted, and in no text: the node may count more, hardly less.
     if again > counted * (1 + RETOKENIZED_SLACK) + 2:
-        return [f"{counted} completion tokens for a text of {again}"]
+        return [Fault(f"{counted} completion tokens for a text of {again}", _COMPLETION)]
     return []
 
 
-async def _streamed_faults(context: Context, plain: Seen, max_tokens: int) -> list[str]:
+async def _streamed_faults(context: Context, plain: Seen, max_tokens: int) -> list[Fault]:
     body = _body(context, plain.prompt.text, max_tokens)
     body |= {"stream_options": {"include_usage": True}}
     streamed = await read_stream(context.api, COMPLETIONS, body)
     same = COUNTS if streamed.text == plain.reply.answer else COUNTS[:1]
     return [
-        f"{name} {streamed.usage.get(name)} streamed, {plain.reply.usage.get(name)} plain"
+        Fault(
+            f"{name} {streamed.usage.get(name)} streamed, {plain.reply.usage.get(name)} plain",
+            _STREAMED,
+        )
         for name in same
         if streamed.usage.get(name) != plain.reply.usage.get(name)
     ]
 
 
-async def _chat_faults(context: Context, prompt: Prompt, max_tokens: int) -> list[str]:
+async def _chat_faults(context: Context, prompt: Prompt, max_tokens: int) -> list[Fault]:
     """A chat's prompt is its messages and the template around them: never less than the text alone."""
     body = context.chat([{"role": "user", "content": prompt.text}], max_tokens)
     reply = answered(await context.api.post(CHAT, body), "a chat")
     faults = usage_faults(reply.usage, max_tokens)
     counted = reply.usage.get("prompt_tokens")
     if prompt.exact and isinstance(counted, int) and counted < prompt.tokens:
-        faults.append(f"{counted} prompt tokens for a message of {prompt.tokens}")
+        faults.append(Fault(f"{counted} prompt tokens for a message of {prompt.tokens}", _PROMPT))
     return faults
 
 
