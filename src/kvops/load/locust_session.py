@@ -12,7 +12,7 @@ import gevent
 import msgspec
 import psutil
 
-from kvops.load import pacing, runs
+from kvops.load import machine, pacing, runs
 from kvops.load.client import Client, Leave
 from kvops.load.counting import Counter
 from kvops.load.endings import Ending
@@ -187,12 +187,13 @@ class Session:
             gevent.sleep(BACK_OFF)
 
     def watch(self, parent: int | None) -> None:
-        """Once a second: how busy and how late this process is, and whether its parent is still there."""
+        """Once a second: how busy and late this process is, who uses the machine, and whether its parent is there."""
         process = psutil.Process()
         # Until there is a user locust is still starting, which says nothing of how it will keep up.
         while not self.environment.runner.user_count and parent in (None, os.getppid()):
             gevent.sleep(TICK)
         process.cpu_percent()
+        look = self._machine(parent)
         while parent in (None, os.getppid()):
             lag, until = 0.0, time.perf_counter() + 1
             while (before := time.perf_counter()) < until:
@@ -201,10 +202,17 @@ class Session:
             late, self._late = self._late, 0.0
             sample = ClientSample(
                 at=time.time(), users=self.environment.runner.user_count, in_flight=self.in_flight,
-                cpu=process.cpu_percent() / 100, lag=max(0.0, lag), late=late, worker=self.worker,
+                cpu=process.cpu_percent() / 100, lag=max(0.0, lag), late=late, worker=self.worker, **look(),
             )  # fmt: skip
             self._keep(lambda sample=sample: self._sink.sample(sample))  # type: ignore[misc]
         self.environment.runner.quit()
+
+    def _machine(self, parent: int | None) -> Callable[[], dict[str, Any]]:
+        """What a sample tells of the machine beside this process. One of the workers tells it for all."""
+        if self.worker:
+            return dict
+        seen = machine.Machine(parent or os.getpid(), machine.node_pid(self.info.target))
+        return lambda: dict(seen.look())
 
     def _keep(self, write: Callable[[], None]) -> None:
         try:

@@ -45,7 +45,7 @@ def resolve(
     token = _secret("KVOPS_ADMIN_TOKEN", token_file)
     if text is not None and _is_address(text):
         url = _checked_url(text)
-        record = _record_at(url)
+        record = record_at(url)
         if record is None or control_url not in (None, record.control_url):
             # A local node's token goes to that node's control plane and nowhere else.
             return Target(
@@ -102,7 +102,7 @@ def _checked_url(text: str) -> str:
     return registry.check_url(text)
 
 
-def _record_at(url: str) -> registry.NodeRecord | None:
+def record_at(url: str) -> registry.NodeRecord | None:
     """The node of this machine that listens at `url`."""
     wanted = _place(url)
     return next((record for record in registry.running() if _place(record.url) == wanted), None)

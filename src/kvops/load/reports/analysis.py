@@ -10,6 +10,7 @@ from kvops.load.reports.base import RunData, Verdict
 from kvops.load.reports.slo import whole_claims, whole_goodput
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
+    LAG_BOUND,
     Claim,
     ClientHealth,
     Goodput,
@@ -121,9 +122,28 @@ def _client(client: ClientHealth) -> Iterator[str]:
             if late.max is None
             else f", scheduled sends at most {format_duration(late.max)} late"
         )
-        yield (
-            f"client: no bottleneck (at most {format_ratio(client.cpu_max)} of a core, timers at most"
-            f" {format_duration(client.lag_max)} late{sends})"
-        )
+        cpu = format_ratio(client.cpu_max)
+        yield f"client: no bottleneck (at most {cpu} of a core{_timers(client)}{sends})"
     else:
         yield "client: it left no samples of itself"
+    if client.crowd is not None:
+        yield f"machine: {client.crowd}"
+    elif client.machine is not None:
+        yield f"machine: {format_ratio(client.machine)} of its CPUs used in the median{_others(client)}"
+
+
+def _timers(client: ClientHealth) -> str:
+    """A late timer reads a token late: what the reader must know is how much, and how often."""
+    worst, bound = client.lag_max or 0.0, format_duration(LAG_BOUND)
+    if worst <= LAG_BOUND:
+        return f", timers never over {bound} late"
+    return (
+        f", timers over {bound} late in {client.late_samples} of {client.samples} seconds: a time of such a second may "
+        f"read up to {format_duration(worst)} too long"
+    )
+
+
+def _others(client: ClientHealth) -> str:
+    if client.others is None:
+        return ", the node's part of it is not known"
+    return f", {format_ratio(client.others)} by others than load and node"

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from rich.console import RenderableType
 
-from kvops.load import kept
+from kvops.load import kept, soundness
 from kvops.load.records import (
     CLIENT_FILE,
     REQUESTS_FILE,
@@ -75,12 +75,14 @@ class Report(Protocol):
 
 
 def read(run: Run) -> RunData:
-    """What is kept of the run, half-written or not. Raises LoadRunError."""
-    requests = kept.read(run.folder / REQUESTS_FILE, RequestRecord)
-    client = kept.read(run.folder / CLIENT_FILE, ClientSample)
-    server = kept.read(run.folder / SERVER_FILE, ServerSample)
-    damage = (*requests.damage, *client.damage, *server.damage)
-    return RunData(run.folder, run.info, requests.lines, client.lines, server.lines, damage)
+    """What is kept of the run, half-written or not. Raises RunUnreadable."""
+    folder = run.folder
+    info, missing = soundness.whole_info(run.info)
+    requests = soundness.requests(kept.read(folder / REQUESTS_FILE, RequestRecord), run.info)
+    client = soundness.samples(kept.read(folder / CLIENT_FILE, ClientSample), CLIENT_FILE)
+    server = soundness.samples(kept.read(folder / SERVER_FILE, ServerSample), SERVER_FILE)
+    damage = (*missing, *requests.damage, *client.damage, *server.damage)
+    return RunData(folder, info, requests.lines, client.lines, server.lines, damage)
 
 
 def plots_of(report: Report, data: RunData) -> list[Plot | Missing]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
-from kvops.load.reports.slo import cache_notes
+from kvops.load.reports.slo import blamed, cache_notes
 from kvops.load.statistics import window_seconds
 from kvops.units import format_duration, format_whole
 
@@ -29,9 +29,17 @@ def judge(data: RunData) -> Verdict:
             f"{found['without_usage']} answers came without usage: their tokens are not known"
         )
     least, rate = options["min_tokens_per_second"], found["output_tokens_per_second"]
+    if least is not None and rate is None:
+        gaps.append("no time passed between the first request and the last answer: there is no rate")
     if least is not None and rate is not None and rate < least and not gaps:
-        failures.append(f"{rate:.1f} output tokens/s are under the wanted {least:g}")
-    return verdict(failures, gaps, cache_notes(data.records))
+        blame, excused = blamed(
+            data, [f"{rate:.1f} output tokens/s are under the wanted {least:g}"]
+        )
+        failures, gaps = [*failures, *blame], [*gaps, *excused]
+    shown = [f"{found['answered']} of {options['requests']} answered"]
+    if least is not None and rate is not None:
+        shown.append(f"{rate:.1f} output tokens/s, {least:g} are wanted")
+    return verdict(failures, gaps, cache_notes(data.records), shown)
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -63,10 +71,13 @@ def body(data: RunData) -> RenderableType:
     if found["seconds"] is None:
         return Text("nothing was answered")
     text = Text(
-        f"{found['answered']} of {data.info.options['requests']} answered in {format_duration(found['seconds'])}: "
-        f"{found['output_tokens_per_second']:.1f} output tokens/s, "
-        f"{found['total_tokens_per_second']:.1f} with the {format_whole(found['prompt_tokens'])} of the prompts"
+        f"{found['answered']} of {data.info.options['requests']} answered in {format_duration(found['seconds'])}"
     )
+    if found["output_tokens_per_second"] is not None:
+        text.append(
+            f": {found['output_tokens_per_second']:.1f} output tokens/s, "
+            f"{found['total_tokens_per_second']:.1f} with the {format_whole(found['prompt_tokens'])} of the prompts"
+        )
     if found["put_off"]:
         text.append(f"\n{found['put_off']} refusals with Retry-After were waited out")
     return text

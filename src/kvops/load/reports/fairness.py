@@ -16,7 +16,7 @@ from kvops.load.records import RequestRecord
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import Columns
-from kvops.load.reports.slo import cache_notes, claims, client_gaps, words
+from kvops.load.reports.slo import blamed, cache_notes, claims, client_gaps, words
 from kvops.load.reports.spread import cells, finite, ratio, times
 from kvops.load.slo import Slo
 from kvops.load.statistics import Series, pooled_gaps, series
@@ -45,18 +45,22 @@ def judge(data: RunData) -> Verdict:
         for name, one in claims(alone, slo).items()
         if one.outcome != "holds"
     ]
+    slow, shown = [], []
     for name, one in claims(beside, slo).items():
-        if one.outcome == "refuted" and not gaps:
-            failures.append(f"{watched.beside}, {words(name, one)}")
-        elif one.outcome != "holds":
-            gaps.append(f"{watched.beside}, {words(name, one)}")
-    failures += _over_ratio(data)
+        told = f"{watched.beside}, {words(name, one)}"
+        if one.outcome == "holds":
+            shown.append(told)
+        elif one.outcome == "refuted" and not gaps:
+            slow.append(told)
+        else:
+            gaps.append(told)
+    blame, excused = blamed(data, [*slow, *_over_ratio(data)])
+    failures, gaps = [*failures, *blame], [*gaps, *excused]
     pressed = side(data, watched.pressing)
     if not pressed.answered:
         gaps.append(f"no {watched.pressing} request was answered: there was nothing to stand up to")
-    return verdict(
-        failures, [*gaps, *client_gaps(data)], [*_notes(data), *cache_notes(data.records)]
-    )
+    notes = [*_notes(data), *cache_notes(data.records)]
+    return verdict(failures, [*gaps, *client_gaps(data)], notes, shown)
 
 
 def facts(data: RunData) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kvops.load.knee import Search, contradictions, first_bad, knee, unsteady
 from kvops.load.knee_step import Aims, Limit, Pressure, Step, measure, pressure
-from kvops.load.records import RequestRecord
+from kvops.load.records import ClientSample, RequestRecord
 from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.plots import Plot, lines
@@ -21,6 +21,7 @@ from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
     Series,
+    crowd,
     minimum_samples,
     pooled_gaps,
     saturation,
@@ -51,7 +52,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_second: float | None
     pressure: Pressure
     client: str | None
-    """Why the client's times of this step cannot be trusted."""
+    """Why this step says nothing of the node: the client, or others on the machine, were in its way."""
 
 
 def judge(data: RunData) -> Verdict:
@@ -72,7 +73,8 @@ def judge(data: RunData) -> Verdict:
         gaps.append(
             f"no load up to {load_words(found['knee'], unit)} missed an objective: raise --most"
         )
-    return verdict(failures, gaps, [*_notes(data, held), *cache_notes(data.records)])
+    notes = [*_notes(data, held), *cache_notes(data.records)]
+    return verdict(failures, gaps, notes, [_headline(data)])
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -108,12 +110,16 @@ def body(data: RunData) -> RenderableType:
         "waiting",
     )
     table = Columns(titles, give_up=("waiting", "KV", "TTFT p50", "gap p95"))
+    tried: Counter[float] = Counter()
     for one in steps(data):
+        tried[one.step.load] += 1
+        again = ", again" if tried[one.step.load] > 1 else ""
+        name = load_words(one.step.load, unit) + again
         glyph, style = STYLES[one.step.outcome]
         kv, waiting = one.pressure.kv_usage, one.pressure.waiting
         rate = one.output_tokens_per_second
         table.add(
-            load_words(one.step.load, unit), Text(glyph, style=style), str(one.step.requests - one.step.failed),
+            name, Text(glyph, style=style), str(one.step.requests - one.step.failed),
             str(one.step.failed), *cells(one.ttft), cells(one.itl)[1], UNKNOWN if rate is None else f"{rate:.1f}",
             UNKNOWN if kv is None else format_ratio(kv), UNKNOWN if waiting is None else str(waiting),
         )  # fmt: skip
@@ -121,7 +127,9 @@ def body(data: RunData) -> RenderableType:
 
 
 def plots(data: RunData) -> list[Plot]:
-    held = sorted(steps(data), key=lambda one: one.step.load)
+    # Of a load that was tried again, the last time: a line has one value at each place.
+    last = {one.step.load: one for one in steps(data)}
+    held = [last[load] for load in sorted(last)]
     across = "users" if data.info.options["by"] == "users" else "requests/s"
     loads = [one.step.load for one in held]
     times: dict[str, list[float | None]] = {
@@ -155,8 +163,8 @@ def _held(data: RunData, own: Sequence[RequestRecord]) -> Held:
     start, end = min(one.t_send for one in own), max(one.t_send + one.e2e for one in own)
     aims = Aims(Slo.of(data.info.options), data.info.options["max_errors"])
     seen = pressure(data.server, start, end)
-    client = saturation([one for one in data.client if start <= one.at <= end + 1])
     step = measure(float(own[0].name.split()[0]), own, aims, seen)
+    client = _doubt([one for one in data.client if start <= one.at <= end + 1], step)
     if client is not None:
         step = msgspec.structs.replace(step, outcome="unclear", limits=(Limit.CLIENT,))
     good = [one for one in own if one.expected]
@@ -177,6 +185,14 @@ def _held(data: RunData, own: Sequence[RequestRecord]) -> Held:
     )
 
 
+def _doubt(samples: Sequence[ClientSample], step: Step) -> str | None:
+    """Others that took the CPUs explain what was missed; what was met was met in spite of them."""
+    busy = saturation(samples)
+    if busy is not None:
+        return f"the client was the bottleneck: {busy}"
+    return crowd(samples) if step.outcome == "bad" and not step.failed else None
+
+
 def _search(data: RunData, held: Sequence[Held]) -> Search:
     found = Search.of(data.info.options)
     for one in held:
@@ -186,7 +202,7 @@ def _search(data: RunData, held: Sequence[Held]) -> Search:
 
 def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
     gaps = [
-        f"{load_words(one.step.load, data.info.options['by'])}: the client was the bottleneck: {one.client}"
+        f"{load_words(one.step.load, data.info.options['by'])}: {one.client}"
         for one in held
         if one.client is not None
     ]
@@ -239,5 +255,7 @@ def _headline(data: RunData) -> str:
         return "no load is known to meet the objectives"
     knee_words = load_words(found["knee"], found["by"])
     if found["bound"] is None:
-        return f"{knee_words} meet the objectives; no larger load was bad"
+        tried = any(one.step.load > found["knee"] for one in steps(data))
+        larger = "of the larger loads none was found bad" if tried else "no larger load was tried"
+        return f"{knee_words} meet the objectives; {larger}"
     return f"{knee_words} meet the objectives; {found['bound']}"

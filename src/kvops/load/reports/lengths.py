@@ -12,7 +12,7 @@ from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.plots import Plot, lines
-from kvops.load.reports.slo import cache_notes, client_gaps
+from kvops.load.reports.slo import blamed, cache_notes, client_gaps, crowd_notes
 from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
 from kvops.load.statistics import LEAST_SAMPLES, Series, pooled_gaps, series
@@ -38,15 +38,30 @@ def judge(data: RunData) -> Verdict:
         for row in found
         if row.ttft.p50 is None
     ]
-    failures += [_jump(one) for one in growth(data) if one.times > options["max_jump"]]
+    slow = [_jump(one) for one in growth(data) if one.times > options["max_jump"]]
     bound = Slo.of(options).ttft
     if bound is not None:
-        failures += [
+        slow += [
             f"{row.length} tokens: the median first token takes {format_duration(half)}, over {format_duration(bound)}"
             for row in found
             if (half := number(row.ttft.p50)) is not None and half > bound
         ]
-    return verdict(failures, [*gaps, *client_gaps(data)], cache_notes(data.records))
+    blame, excused = blamed(data, slow)
+    notes = [*cache_notes(data.records), *(crowd_notes(data) if blame else ())]
+    return verdict([*failures, *blame], [*gaps, *excused, *client_gaps(data)], notes, _met(data))
+
+
+def _met(data: RunData) -> list[str]:
+    limit = data.info.options["max_jump"]
+    worst = max(growth(data), key=lambda one: one.times, default=None)
+    answered = sum(row.ttft.samples for row in rows(data))
+    shown = [f"all {answered} documents were answered"]
+    if worst is not None:
+        shown.append(
+            f"no length costs more than {limit:g} times what shorter prompts predict; most at "
+            f"{format_whole(round(worst.length))} tokens, {worst.times:.2f} times"
+        )
+    return shown
 
 
 def facts(data: RunData) -> dict[str, Any]:

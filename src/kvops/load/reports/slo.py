@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -13,10 +15,23 @@ from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, once, verdict
 from kvops.load.reports.cells import Columns
 from kvops.load.slo import Slo
-from kvops.load.statistics import Claim, Goodput, client_health, goodput, objectives
+from kvops.load.statistics import (
+    Claim,
+    Goodput,
+    client_health,
+    crowd,
+    goodput,
+    minimum_samples,
+    objectives,
+    window_seconds,
+)
+from kvops.load.statistics.client_health import CROWD_SHARE, FULL_BOUND
+from kvops.telemetry.fleet import is_loopback
 from kvops.units import format_duration, format_ratio, format_whole
 
 LEAST = 5
+MOST_MORE = 100
+"""Times as many samples: more are asked of nobody."""
 """Requests under which no share of errors means anything."""
 MARKS = {
     "holds": ("✔ met", "green"),
@@ -38,7 +53,8 @@ def whole_goodput(data: RunData) -> Goodput:
 
 def judge(data: RunData) -> Verdict:
     failures, gaps = slo_reasons(data)
-    return verdict(failures, [*gaps, *client_gaps(data)], cache_notes(data.records))
+    notes = [*cache_notes(data.records), *(crowd_notes(data) if failures else ())]
+    return verdict(failures, [*gaps, *client_gaps(data)], notes, met(data))
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -72,6 +88,25 @@ def table(found: Mapping[str, Claim]) -> RenderableType:
     return rows
 
 
+def more(data: RunData, one: Claim) -> str:
+    """How long a run would bring the samples that a claim lacks, if as many of them are over it as so far.
+
+    Empty for a run without a time bound.
+    """
+    window = window_seconds(data.records)
+    if not window or not one.samples or data.info.duration is None:
+        return ""
+    wanted, before = one.needed, 0
+    while before < wanted <= MOST_MORE * one.samples:
+        before, over = wanted, one.over * wanted / one.samples
+        wanted = max(wanted, minimum_samples(one.share, round(over), one.confidence))
+    if wanted > MOST_MORE * one.samples:
+        return f"; too near to {format_ratio(1 - one.share)} over it for any run to tell: move the bound"
+    return (
+        f": --duration {math.ceil(1.1 * wanted * window / one.samples)}s brings them at this pace"
+    )
+
+
 def title(measure: str, one: Claim) -> str:
     return f"{measure.upper()} p{100 * one.share:g}"
 
@@ -84,8 +119,13 @@ def words(measure: str, one: Claim) -> str:
 def slo_reasons(data: RunData) -> tuple[list[str], list[str]]:
     """What is broken, and what could not be judged. The run's options hold the objectives and `max_errors`."""
     found, records, options = whole_claims(data), data.records, data.info.options
-    failures = [words(name, one) for name, one in found.items() if one.outcome == "refuted"]
-    gaps = [words(name, one) for name, one in found.items() if one.outcome == "too few"]
+    slow = [words(name, one) for name, one in found.items() if one.outcome == "refuted"]
+    failures, gaps = blamed(data, slow)
+    gaps += [
+        f"{words(name, one)}{more(data, one)}"
+        for name, one in found.items()
+        if one.outcome == "too few"
+    ]
     errors = too_many_errors(records, options.get("max_errors", 0.0))
     if errors is not None:
         failures += [errors, *failure_lines(records)]
@@ -93,6 +133,38 @@ def slo_reasons(data: RunData) -> tuple[list[str], list[str]]:
     if ended < LEAST:
         gaps.append(f"{ended} requests came to an end, {LEAST} are the least: raise --duration")
     return failures, gaps
+
+
+def blamed(data: RunData, slow: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What took too long, as failures of the node; as gaps where others took the CPUs that it needed."""
+    taken = crowd(data.client) if slow else None
+    if taken is None:
+        return list(slow), []
+    return [], [f"{line}; {taken}: run it again on a quiet machine" for line in slow]
+
+
+def crowd_notes(data: RunData) -> list[str]:
+    """A machine that was full, of which nobody can tell whether it was the node that filled it."""
+    told = [one for one in data.client if one.machine is not None]
+    full = sum((one.machine or 0.0) > FULL_BOUND for one in told)
+    if not told or full / len(told) <= CROWD_SHARE or any(one.node is not None for one in told):
+        return []
+    if not is_loopback(urlsplit(data.info.target).hostname or ""):
+        return []
+    return [
+        f"this machine's CPUs were over {format_ratio(FULL_BOUND)} busy in {format_ratio(full / len(told))} of all "
+        "seconds; whether by the node or by others cannot be told of a node that kvops did not start here"
+    ]
+
+
+def met(data: RunData) -> list[str]:
+    """The objectives that were shown, and the errors that were no more than may be."""
+    most, share = data.info.options.get("max_errors", 0.0), error_share(data.records)
+    found = whole_claims(data).items()
+    shown = [words(name, one) for name, one in found if one.outcome == "holds"]
+    if share is not None:
+        shown.append(f"{format_ratio(share)} of the requests failed, {format_ratio(most)} may")
+    return shown
 
 
 def error_share(records: Sequence[RequestRecord]) -> float | None:

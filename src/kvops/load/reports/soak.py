@@ -1,7 +1,7 @@
 """A steady load for long: does the first token get slower, does memory or the KV cache fill up?
 
-The warm-up is left out by rule; a drift counts when the robust slope's interval holds no zero and the change over the
-run is more than is allowed.
+The warm-up is left out by rule; a drift counts when the robust slope's interval holds no zero and the change from the
+first quarter to the last is more than is allowed. What grows while others take the machine is not the node's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ from rich.text import Text
 from kvops.load.records import RequestRecord, ServerSample
 from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
-from kvops.load.reports.slo import cache_notes, claims, client_gaps, slo_reasons
+from kvops.load.reports.slo import (
+    blamed,
+    cache_notes,
+    claims,
+    client_gaps,
+    crowd_notes,
+    met,
+    slo_reasons,
+)
 from kvops.load.reports.slo import table as claims_table
 from kvops.load.slo import Slo
 from kvops.load.statistics import Trend, after_warm_up, trend, warm_up, window_seconds
+from kvops.load.statistics.steadiness import CONFIDENCE, LEAST_ANSWERS
 from kvops.telemetry.snapshot import Known
 from kvops.units import format_duration, format_ratio
 
@@ -34,10 +43,11 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     trend: Trend | None
     """None: too few points, or not exposed."""
     change: float | None
-    """Share of what it is measured against: of its own level, of the device, of the pool."""
+    """From start to end: of a time relative to its start, of a share in points of the whole."""
     surest: float | None
-    """The least of it that the interval allows."""
+    """The least of it that the slope's interval allows."""
     allowed: float
+    is_time: bool = False
 
     @property
     def broken(self) -> bool:
@@ -50,10 +60,9 @@ def judge(data: RunData) -> Verdict:
     failures, gaps = slo_reasons(data)
     found = drifts(data)
     for one in found:
-        if one.broken and one.name == MEMORY and _shared(data):
-            gaps.append(f"{_grew(one)}; the other processes of the machine are among it")
-        elif one.broken:
-            failures.append(_grew(one))
+        if one.broken:
+            wrong, unclear = _blamed(data, one)
+            failures, gaps = [*failures, *wrong], [*gaps, *unclear]
     held = window_seconds(data.records) or 0.0
     if held < options["least_seconds"]:
         gaps.append(
@@ -61,17 +70,46 @@ def judge(data: RunData) -> Verdict:
             "are the least: raise --duration"
         )
     if found[0].trend is None:
-        gaps.append("too few answers for a trend of the first token")
-    return verdict(
-        failures, [*gaps, *client_gaps(data)], [*_notes(data), *cache_notes(data.records)]
-    )
+        gaps.append(
+            f"{len(_answered(data))} answers say nothing of a trend of the first token, {LEAST_ANSWERS} are the "
+            "least: raise --duration"
+        )
+    notes = [*_notes(data), *cache_notes(data.records), *(crowd_notes(data) if failures else ())]
+    return verdict(failures, [*gaps, *client_gaps(data)], notes, _met(data, found))
+
+
+def _blamed(data: RunData, one: Drift) -> tuple[list[str], list[str]]:
+    if one.is_time:
+        return blamed(data, [_grew(one)])
+    if one.name == MEMORY and _shared(data):
+        return [], [f"{_grew(one)}; the other processes of the machine are among it"]
+    return [_grew(one)], []
 
 
 def _grew(one: Drift) -> str:
     return (
-        f"{one.name} grew by {format_ratio(one.change or 0.0)} over the run (with 95 % confidence by "
-        f"{format_ratio(one.surest or 0.0)} or more), {format_ratio(one.allowed)} are allowed"
+        f"{one.name} grew by {format_ratio(one.change or 0.0)}, from {' to '.join(_ends(one))}; "
+        f"{format_ratio(one.allowed)} are allowed"
     )
+
+
+def _ends(one: Drift) -> tuple[str, str]:
+    """Medians of the first and of the last quarter of the run after the warm-up."""
+    if one.trend is None:
+        return UNKNOWN, UNKNOWN
+    told = format_duration if one.is_time else format_ratio
+    return told(one.trend.start), told(one.trend.end)
+
+
+def _met(data: RunData, found: Sequence[Drift]) -> list[str]:
+    return [
+        *met(data),
+        *(
+            f"{one.name} from {' to '.join(_ends(one))}: grew by no more than {format_ratio(one.allowed)}"
+            for one in found
+            if one.trend is not None
+        ),
+    ]
 
 
 def _shared(data: RunData) -> bool:
@@ -90,17 +128,23 @@ def facts(data: RunData) -> dict[str, Any]:
 
 
 def body(data: RunData) -> RenderableType:
-    table = Columns(("measure", "change over the run", "surely", "allowed", ""))
+    table = Columns(
+        ("median of the quarter", "first", "last", "change", "allowed", ""), give_up=("allowed",)
+    )
     for one in drifts(data):
-        shown = [UNKNOWN if value is None else _signed(value) for value in (one.change, one.surest)]
-        mark = (
-            Text("· not known", style="yellow") if one.change is None
-            else Text("✘ drifts", style="red") if one.broken
-            else Text("✔ steady", style="green")
-        )  # fmt: skip
-        table.add(one.name, *shown, format_ratio(one.allowed), mark)
+        shown = UNKNOWN if one.change is None else _signed(one.change)
+        table.add(one.name, *_ends(one), shown, format_ratio(one.allowed), _mark(one))
     found = claims(data.records, Slo.of(data.info.options))
     return Group(table, claims_table(found)) if found else table
+
+
+def _mark(one: Drift) -> Text:
+    if one.change is None:
+        return Text("· not known", style="yellow")
+    if one.broken:
+        return Text("✘ grew", style="red")
+    falls = one.change < -one.allowed and (one.surest or 0.0) < 0
+    return Text("✔ fell" if falls else "✔ no growth", style="green")
 
 
 def drifts(data: RunData) -> list[Drift]:
@@ -120,17 +164,22 @@ def drifts(data: RunData) -> list[Drift]:
 
 def _latency(kept: Sequence[RequestRecord], allowed: float) -> Drift:
     answered = [one for one in kept if one.expected and one.ttft is not None]
-    found = trend(
-        [one.t_send for one in answered], [one.ttft or 0.0 for one in answered], points=WINDOWS
-    )
-    if found is None:
-        return Drift(
-            name="time to the first token", trend=None, change=None, surest=None, allowed=allowed
-        )
+    found = None
+    if len(answered) >= LEAST_ANSWERS:  # of fewer it is not told either whether the run was steady
+        found = trend(
+            [one.t_send for one in answered], [one.ttft or 0.0 for one in answered],
+            confidence=CONFIDENCE, points=WINDOWS,
+        )  # fmt: skip
     return Drift(
-        name="time to the first token", trend=found, change=found.change, surest=found.surest_change,
-        allowed=allowed,
+        name="time to the first token", trend=found, allowed=allowed, is_time=True,
+        change=None if found is None else found.change,
+        surest=None if found is None else found.surest_change,
     )  # fmt: skip
+
+
+def _answered(data: RunData) -> list[RequestRecord]:
+    kept = after_warm_up(data.records, warm_up(data.records))
+    return [one for one in kept if one.expected and one.ttft is not None]
 
 
 def _part(
@@ -141,17 +190,14 @@ def _part(
 ) -> Drift:
     """Of a reading that is a share already: its change is one of the whole."""
     points = [(one.at, value) for one in seen if (value := of(one)) is not None]
-    found = trend([at for at, _ in points], [value for _, value in points], points=WINDOWS)
-    if found is None:
-        return Drift(name=name, trend=None, change=None, surest=None, allowed=allowed)
-    nearest = 0.0 if found.is_flat else min(found.low, found.high, key=abs)
+    found = trend(
+        [at for at, _ in points], [value for _, value in points], confidence=CONFIDENCE, points=WINDOWS
+    )  # fmt: skip
     return Drift(
-        name=name,
-        trend=found,
-        change=found.slope * found.span,
-        surest=nearest * found.span,
-        allowed=allowed,
-    )
+        name=name, trend=found, allowed=allowed,
+        change=None if found is None else found.end - found.start,
+        surest=None if found is None else found.surest,
+    )  # fmt: skip
 
 
 def _waiting(one: ServerSample) -> float | None:

@@ -7,6 +7,7 @@ from kvops.load.statistics.client_health import (
     SATURATED_SHARE,
     ClientHealth,
     client_health,
+    crowd,
     saturation,
 )
 from kvops.load.statistics.confidence import (
@@ -50,6 +51,7 @@ __all__ = [
     "after_warm_up",
     "claim",
     "client_health",
+    "crowd",
     "goodput",
     "ledger",
     "meets",

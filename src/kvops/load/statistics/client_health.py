@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -15,6 +15,10 @@ from kvops.units import format_duration, format_ratio
 LAG_BOUND = 0.1
 CPU_BOUND = 0.9
 SATURATED_SHARE = 0.2
+OTHERS_BOUND = 0.3
+FULL_BOUND = 0.8
+CROWD_SHARE = 0.3
+"""Of the seconds."""
 SCHEDULE_LAG_BOUND = 0.5
 """Seconds at p99: AIPerf calls a replay degraded above it."""
 
@@ -32,6 +36,14 @@ class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that were due while the client had no room for them."""
     doubt: str | None
     """Why the client's times cannot be trusted; None: nothing speaks against them."""
+    late_samples: int = 0
+    """Those in which a timer was over the bound late."""
+    machine: float | None = None
+    """Median share of this machine's CPUs that everything used, 0..1; None: not told."""
+    others: float | None = None
+    """Of it what neither the load generator nor the node used; None where they cannot be told apart."""
+    crowd: str | None = None
+    """Why what took too long need not be the node's fault: others took the CPUs. A time that was kept stays kept."""
 
 
 def client_health(
@@ -48,7 +60,32 @@ def client_health(
         doubt=saturation(_while_sending(samples, records))
         or _late(late)
         or _unsent(unsent, len(records)),
+        late_samples=sum(sample.lag > LAG_BOUND for sample in samples),
+        machine=_median(sample.machine for sample in samples),
+        others=_median(sample.others for sample in samples),
+        crowd=crowd(samples),
     )
+
+
+def crowd(samples: Sequence[ClientSample]) -> str | None:
+    """Whether others than the load generator and the node took the CPUs, in words; None: no, or it is not known.
+
+    A second counts in which they used more than OTHERS_BOUND of a machine that was over FULL_BOUND busy: on one with
+    CPUs to spare they take nothing away.
+    """
+    told = [(one.machine or 0.0, others) for one in samples if (others := one.others) is not None]
+    taken = [others for machine, others in told if others > OTHERS_BOUND and machine > FULL_BOUND]
+    if not told or len(taken) / len(told) <= CROWD_SHARE:
+        return None
+    return (
+        f"other processes used {format_ratio(float(np.median(taken)))} of the machine's CPUs in"
+        f" {format_ratio(len(taken) / len(told))} of all seconds, and left too little to the node"
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 def _while_sending(

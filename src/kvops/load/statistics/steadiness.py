@@ -11,7 +11,7 @@ from kvops.load.records import RequestRecord
 from kvops.load.statistics.percentiles import Values
 from kvops.load.statistics.totals import tpot
 from kvops.load.statistics.trend import trend
-from kvops.units import format_ratio
+from kvops.units import format_duration, format_ratio
 
 BATCH = 5
 LEAST_ANSWERS = 100
@@ -113,8 +113,8 @@ def _drift(
     if found is None or found.is_flat or abs(found.change or 0.0) <= DRIFT:
         return None
     grew = "grew" if found.slope > 0 else "fell"
-    by, least = (format_ratio(abs(change or 0.0)) for change in (found.change, found.surest_change))
-    return f"the median {name} {grew} by {by} over it (with {CONFIDENCE:.0%} confidence by {least} or more)"
+    ends = " to ".join(map(format_duration, (found.start, found.end)))
+    return f"the median {name} {grew} by {format_ratio(abs(found.change or 0.0))}, from {ends}"
 
 
 _MEASURES: dict[str, Callable[[RequestRecord], float | None]] = {
