@@ -6,7 +6,7 @@ import pytest
 
 from kvops.load import malformed
 from kvops.load.injection import expectations
-from kvops.load.records import ErrorClass, RequestRecord
+from kvops.load.records import ClientSample, ErrorClass, RequestRecord
 from kvops.load.reports import recovery
 from kvops.load.reports.base import RunData
 from kvops.verify.check import Finding, Outcome
@@ -16,7 +16,9 @@ from kvops.verify.checks.stability import (
     AGAIN,
     DriftParameters,
     drifting,
+    excused,
     judge_injection,
+    judge_steady,
     require_answers,
 )
 from tests.load.made import answer, lost, refused, run
@@ -50,6 +52,40 @@ def test_only_a_sure_and_large_slowing_is_a_drift(
     records: list[RequestRecord], names: list[str]
 ) -> None:
     assert list(drifting(records, P, P.drift)) == names
+
+
+def test_a_slowing_is_said_from_what_to_what() -> None:
+    (said, _) = drifting(soak(3.0), P, P.drift).values()
+    assert said.startswith("first token grew from 2"), said
+    assert "to 5" in said
+
+
+@pytest.mark.parametrize(
+    ("slower", "says"),
+    [(1.0, "from 200 ms to 200 ms (+0 %)"), (0.1, "not steady"), (1.2, "first token from 2")],
+)
+def test_a_pass_says_from_what_to_what_and_that_it_was_not_steady(slower: float, says: str) -> None:
+    outcome = judge_steady(run("soak", soak(slower)), False, P)
+    assert outcome.verdict == "pass"
+    assert says in str(outcome.observed)
+    assert ("not steady" in str(outcome.observed)) is (slower < 0.5)
+    assert outcome.evidence["drift"]["first token"]["first_quarter_median"] == pytest.approx(
+        0.2 * (1 + (slower - 1) / 8), rel=0.1
+    )
+
+
+def test_a_slowing_while_others_take_the_machine_is_open() -> None:
+    busy = [
+        ClientSample(
+            at=float(at), users=4, in_flight=4, cpu=0.2, lag=0.0, machine=1.0, ours=0.1, node=0.3
+        )
+        for at in range(20)
+    ]
+    excused(run("soak", soak(3.0)), "slower")
+    with pytest.raises(Finding) as caught:
+        excused(run("soak", soak(3.0), client=busy), "slower")
+    assert caught.value.outcome.verdict == "inconclusive"
+    assert "other processes" in str(caught.value.outcome.observed)
 
 
 def test_a_second_soak_confirms_with_less() -> None:
@@ -142,11 +178,28 @@ def burst(after: float, before: float = 0.2, overload: bool = True) -> RunData:
     return run("burst_and_recover", records, **OPTIONS)
 
 
-def recovered(data: RunData) -> str:
+def judged(data: RunData) -> Outcome:
     try:
-        return judge_recovery(data, R).verdict
+        return judge_recovery(data, R)
     except Finding as finding:
-        return finding.outcome.verdict
+        return finding.outcome
+
+
+def recovered(data: RunData) -> str:
+    return judged(data).verdict
+
+
+def test_what_is_said_of_recovery_stands_in_the_evidence() -> None:
+    outcome = judged(burst(0.3))
+    after = next(one for one in outcome.evidence["phases"] if one["name"] == recovery.SETTLED)
+    assert f"{after['per_second']:.2f} from then on" in str(outcome.observed)
+    assert f"n 10 and {after['answered']}" in str(outcome.observed)
+
+
+def test_an_open_recovery_names_the_line_to_write() -> None:
+    outcome = judged(burst(0.2, overload=False))
+    assert "{id: load.recovers, parameters: {users: " in outcome.remedy
+    assert "--" not in str(outcome.observed)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from kvops.verify.prompts import Prompt
 from kvops.verify.restarts import engine_restarts
 from kvops.verify.streamed import first_delta
 
-NO_TOKEN = "no token"
+TOO_LONG = (400, 413, 422)
 _CUTS = "fewer tokens are counted than were sent: the node cuts long prompts, or does not count all of them"
 
 
@@ -43,7 +43,7 @@ async def near_limit(context: Context, parameters: NearLimitParameters) -> Outco
     prompt = await context.prompts.fit(min(room, parameters.max_prompt_tokens))
     whole = room <= parameters.max_prompt_tokens
     out = limit - prompt.tokens if whole and prompt.exact else parameters.max_tokens
-    reply = answered(
+    reply = _taken(
         await context.api.post(
             "/v1/completions", context.completion(prompt.text, out), within=CHECK_BOUND
         ),
@@ -91,19 +91,28 @@ async def _require_window(context: Context, limit: int, total: int) -> None:
     body = context.completion(prompt.text, out)
     try:
         async with context.api.events("/v1/completions", body) as events:
-            said = NO_TOKEN if not await first_delta(events) else ""
+            said = "no token" if not await first_delta(events) else ""
     except StreamRefused as refused:
-        answered(refused.reply, "a window that is not over the limit")
+        _taken(refused.reply, f"prompt {prompt.tokens} + max_tokens {out} of {limit}")
         said = status_and_code(refused.reply)
     require(
         not said,
         observed=f"{said} with prompt {prompt.tokens} + max_tokens {out} of {limit}",
         expected=f"up to {limit} tokens of prompt and output are accepted",
-        remedy=SEE_LOG
-        if said == NO_TOKEN
-        else "the node lists a longer max_model_len than it takes: clients that "
-        "trust it are refused; lower what is listed, or give the KV cache room for it",
+        remedy=SEE_LOG,
     )
+
+
+def _taken(reply: Reply, what: str) -> Reply:
+    """The answer to a request within the limit that the node lists: a refusal as too long belies the list."""
+    require(
+        reply.status not in TOO_LONG,
+        observed=f"{what}: {status_and_code(reply)}",
+        expected="accepted, for it is within the limit that /v1/models lists",
+        remedy="the node lists a longer max_model_len than it takes, and clients that trust it are refused: lower what "
+        "is listed, or give the KV cache room for it",
+    )
+    return answered(reply, what)
 
 
 class OverLengthParameters(Parameters):
@@ -156,7 +165,7 @@ def _require_refused_or_marked(context: Context, name: str, reply: Reply, limit:
         )
         return
     require(
-        reply.status in (400, 413, 422) and bool(reply.error),
+        reply.status in TOO_LONG and bool(reply.error),
         observed=f"{name}: {status_and_code(reply)}",
         expected=expected,
         remedy=SEE_LOG
