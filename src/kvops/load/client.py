@@ -6,54 +6,27 @@ is bounded. The clock of all durations starts when the connection stands and the
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import http.client
-import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from kvops.load import bounded
+from kvops.load.asking import MAX_ANSWER, Asking, Leave, Timeouts
 from kvops.load.exchange import (
+    MAX_MESSAGE,
     Exchange,
     classify,
-    status_class,
-    take_choice,
-    take_error,
-    take_event,
     without_quotes,
+    without_secrets,
 )
-from kvops.load.records import ErrorClass
-from kvops.load.sse import EventReader
-from kvops.units import format_duration
 
-READ_SIZE = 65536
-MAX_STREAM = 64 * 2**20
-MAX_ANSWER = 8 * 2**20
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """Seconds."""
-
-    connect: float = 5.0
-    first_token: float = 600.0
-    """Until the first content delta, or a whole answer that is no stream."""
-    stall: float = 120.0
-    """Between two content deltas; comments of the server do not count."""
-    total: float = 900.0
-
-
-class Leave(msgspec.Struct, frozen=True, kw_only=True):
-    """When to drop the connection on purpose, whichever comes first."""
-
-    deltas: int | None = None
-    """After so many content deltas."""
-    after: float | None = None
-    """Seconds after the request was written."""
+__all__ = ["Answer", "Client", "Leave", "Timeouts"]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -88,17 +61,28 @@ class Client:
         self._auth = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeouts = timeouts or Timeouts()
         self._own: dict[str, str] = {}
+        self._secrets = _secrets(self._auth)
 
     def with_headers(self, headers: Mapping[str, str]) -> Client:
         """One that sends these with every request, in place of the usual ones of their names."""
         other = copy.copy(self)
         other._own = dict(headers)
+        other._secrets = self._secrets | _secrets(other._own)
         return other
 
+    def clean(self, text: str) -> str:
+        """Words of the server for a reader or a record: bounded, and without the credentials that were sent."""
+        return without_secrets(text, self._secrets)[:MAX_MESSAGE]
+
     def fetch(self, method: str, path: str, body: Any = None, *, timeout: float = 10.0) -> Answer:
-        """A plain request. Raises OSError or http.client.HTTPException, ValueError over MAX_ANSWER bytes."""
+        """A plain request, over within `timeout` seconds and the time to connect.
+
+        Raises OSError or http.client.HTTPException, ValueError over MAX_ANSWER bytes.
+        """
         connection = self._connection(timeout)
         try:
+            connection.connect()
+            bounded.until(connection, time.perf_counter() + timeout)
             connection.request(
                 method,
                 self._prefix + path,
@@ -135,15 +119,20 @@ class Client:
             connection.connect()
             exchange.connect = time.perf_counter() - start
             exchange.t_send, start = time.time(), time.perf_counter()
-            conversation = _Conversation(
-                connection, self._timeouts, exchange, start, leave or Leave()
-            )
-            conversation.run(self._prefix + path, data, self._headers())
-        except (OSError, http.client.HTTPException, RecursionError, ValueError) as error:
+            asking = Asking(connection, self._timeouts, exchange, start, leave or Leave())
+            asking.run(self._prefix + path, data, self._headers())
+        except (
+            Exception
+        ) as error:  # whatever a server makes of an answer is that request's failure, no more
             classify(exchange, error)
         finally:
             exchange.e2e = time.perf_counter() - start
-            exchange.message = without_quotes(exchange.message, data)
+            exchange.message = without_quotes(self.clean(exchange.message), data)
+            if (
+                exchange.finish_reason
+                and self.clean(exchange.finish_reason) != exchange.finish_reason
+            ):
+                exchange.finish_reason = None
             connection.close()
         return exchange
 
@@ -165,112 +154,15 @@ class Client:
         )
 
 
-class _Conversation:
-    """One request on a connection that stands. No read outlives its own bound or the whole request's."""
+_CREDENTIALS = ("authorization", "key", "token", "cookie", "secret")
+"""A header with one of these in its name carries one."""
 
-    def __init__(
-        self,
-        connection: http.client.HTTPConnection,
-        timeouts: Timeouts,
-        exchange: Exchange,
-        start: float,
-        leave: Leave,
-    ) -> None:
-        self._connection, self._timeouts, self._exchange, self._start, self._leave = (
-            connection, timeouts, exchange, start, leave,
-        )  # fmt: skip
-        self._sock: socket.socket = connection.sock
 
-    def run(self, path: str, data: bytes | None, headers: dict[str, str]) -> None:
-        try:
-            self._arm()
-            # A server may refuse a large body and answer before it has read all of it.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._connection.request("GET" if data is None else "POST", path, data, headers)
-            self._arm()
-            self._read(self._connection.getresponse())
-        except TimeoutError:
-            self._exchange.left = self._leaves()
-            if not self._exchange.left:
-                self._exchange.error_class = self._timeout_class()
-                self._exchange.message = f"gave up after {format_duration(self._elapsed())}"
-
-    def _leaves(self) -> bool:
-        """Whether it is time to drop the connection."""
-        enough, after = self._leave.deltas, self._leave.after
-        return (enough is not None and len(self._exchange.deltas) >= enough) or (
-            after is not None and self._elapsed() >= after
-        )
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._start
-
-    def _arm(self) -> None:
-        """Bound the next read: by the first token, or by the last delta, or by the total, whichever is nearest."""
-        deltas, bounds = self._exchange.deltas, self._timeouts
-        until = min(bounds.total, deltas[-1] + bounds.stall if deltas else bounds.first_token)
-        if self._leave.after is not None:
-            until = min(until, self._leave.after)
-        left = until - self._elapsed()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-
-    def _timeout_class(self) -> ErrorClass:
-        if self._elapsed() >= self._timeouts.total:
-            return ErrorClass.TOTAL_TIMEOUT
-        return ErrorClass.STALL_TIMEOUT if self._exchange.deltas else ErrorClass.FIRST_TOKEN_TIMEOUT
-
-    def _read(self, response: http.client.HTTPResponse) -> None:
-        self._exchange.status = response.status
-        self._exchange.headers = {name.lower(): value for name, value in response.getheaders()}
-        if "text/event-stream" in self._exchange.headers.get("content-type", ""):
-            self._read_stream(response)
-        else:
-            self._read_answer(response)
-
-    def _pieces(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
-        """What arrives, as it arrives. Raises ValueError over `most` bytes."""
-        size = 0
-        while True:
-            self._arm()
-            piece = response.read1(READ_SIZE)
-            if not piece:
-                return
-            size += len(piece)
-            if size > most:
-                raise ValueError(f"the answer is over {most} bytes")
-            yield piece
-
-    def _read_stream(self, response: http.client.HTTPResponse) -> None:
-        reader, exchange = EventReader(), self._exchange
-        for piece in self._pieces(response, MAX_STREAM):
-            at = self._elapsed()
-            for event in reader.feed(piece):
-                take_event(event, at, exchange)
-            exchange.left = not exchange.done and self._leaves()
-            if exchange.done or exchange.left:
-                return
-        if exchange.error_class is None:
-            exchange.error_class = ErrorClass.STREAM_TRUNCATED
-            exchange.message = "the stream ended without [DONE]"
-
-    def _read_answer(self, response: http.client.HTTPResponse) -> None:
-        data, status, exchange = (
-            b"".join(self._pieces(response, MAX_ANSWER)),
-            response.status,
-            self._exchange,
-        )
-        try:
-            answer = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError):
-            answer = None
-        if status >= 400:
-            take_error(answer, exchange)
-            exchange.error_class = status_class(status, str(exchange.error.get("code", "")))
-            exchange.message = exchange.message or f"HTTP {status}"
-        elif isinstance(answer, dict):
-            exchange.done = True
-            take_choice(answer, exchange)  # a plain answer has no first token to time
-        else:
-            raise ValueError(f"HTTP {status} with a body that is no JSON object")
+def _secrets(headers: Mapping[str, str]) -> frozenset[str]:
+    """The credentials among headers that are sent."""
+    carrying = [
+        value
+        for name, value in headers.items()
+        if any(word in name.lower() for word in _CREDENTIALS)
+    ]
+    return frozenset(value.removeprefix("Bearer ").strip() for value in carrying) - {""}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import http.client
 import ssl
-from typing import Any
+from collections.abc import Collection
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ QUOTED = 24
 """Characters in a row that an error and a request have in common only when one quotes the other."""
 LOOKED_AT = 2**16
 """Bytes at both ends of a request that are searched: errors quote those."""
+MAX_REASON = 64
+"""Characters of a finish reason; a longer one is none."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -28,6 +31,33 @@ class Usage(msgspec.Struct, frozen=True):
     completion: int | None = None
     cached: int | None = None
     truncated: int | None = None
+
+    def impossible(self, asked: int | None, limit: int | None) -> str | None:
+        """Why these cannot be the counts of an answer of at most `asked` tokens within `limit`, prompt and all."""
+        if asked is not None and (self.completion or 0) > asked:
+            return f"usage counts {self.completion} tokens of an answer that may have {asked}"
+        together = (self.prompt or 0) + (self.completion or 0)
+        if limit is not None and together > limit:
+            return f"usage counts {together} tokens, and the node takes at most {limit}"
+        if self.prompt is not None and (self.cached or 0) > self.prompt:
+            return f"usage counts {self.cached} cached tokens of {self.prompt} of the prompt"
+        return None
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class _Counts(msgspec.Struct):
+    """`usage` of an answer. No bool is a count."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    truncated_tokens: _Count | None = None
+    prompt_tokens_details: _Details | None = None
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -101,7 +131,8 @@ def take_event(event: bytes, at: float, exchange: Exchange) -> None:
     content = (choice.text or "") + (delta.content or "" if delta is not None else "")
     if delta is not None and delta.reasoning_content:
         content = delta.reasoning_content + content
-    exchange.finish_reason = choice.finish_reason or exchange.finish_reason
+    if choice.finish_reason is not None:
+        exchange.finish_reason = _reason(choice.finish_reason) or exchange.finish_reason
     if content:
         exchange.text += content
         exchange.deltas.append(at)
@@ -120,36 +151,65 @@ def _take_whole(event: bytes, at: float, exchange: Exchange) -> None:
 
 
 def take_choice(answer: dict[str, Any], exchange: Exchange) -> bool:
-    """Whether the first choice brought content: a role, an empty delta or a usage event did not."""
-    if isinstance(answer.get("usage"), dict):
-        exchange.usage = _usage(answer["usage"])
+    """Whether the first choice brought content: a role, an empty delta or a usage event did not.
+
+    Raises ValueError for a choice or a message that is no object.
+    """
+    if answer.get("usage") is not None:
+        _take_usage(answer["usage"], exchange)
     choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+    if not isinstance(choices, list) or not choices:
         return False
-    choice = choices[0]
-    exchange.finish_reason = choice.get("finish_reason") or exchange.finish_reason
+    choice = _object(choices[0], "a choice")
+    exchange.finish_reason = _reason(choice.get("finish_reason")) or exchange.finish_reason
     content = _content(choice)
     exchange.text += content
     return bool(content)
 
 
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} of the answer is no JSON object")
+    return value
+
+
+def _reason(value: Any) -> str | None:
+    """None for what is no finish reason."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_REASON else None
+
+
 def _content(choice: dict[str, Any]) -> str:
-    message = choice.get("delta") or choice.get("message") or {}
+    message = _object(choice.get("delta") or choice.get("message") or {}, "the message")
     parts = (message.get("reasoning_content"), message.get("content"), choice.get("text"))
     return "".join(part for part in parts if isinstance(part, str))
 
 
-def _usage(usage: dict[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details") or {}
-    wanted = (usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"),
-              usage.get("truncated_tokens"))  # fmt: skip
-    return Usage(*(value if isinstance(value, int) else None for value in wanted))
+def _take_usage(usage: Any, exchange: Exchange) -> None:
+    """Nonsense makes the answer a bad one, and none of its counts is kept."""
+    try:
+        found = msgspec.convert(usage, _Counts)
+    except msgspec.ValidationError as error:
+        exchange.usage = Usage()
+        exchange.error_class = exchange.error_class or ErrorClass.BAD_ANSWER
+        exchange.message = exchange.message or f"usage: {error}"
+        return
+    details = found.prompt_tokens_details or _Details()
+    exchange.usage = Usage(
+        found.prompt_tokens, found.completion_tokens, details.cached_tokens, found.truncated_tokens
+    )
 
 
 def take_error(answer: Any, exchange: Exchange) -> None:
     error = answer.get("error") if isinstance(answer, dict) else None
     exchange.error = error if isinstance(error, dict) else {}
-    exchange.message = str(exchange.error.get("message") or error or "")[:MAX_MESSAGE]
+    exchange.message = str(exchange.error.get("message") or error or "")
+
+
+def without_secrets(text: str, secrets: Collection[str]) -> str:
+    """`text` unless it repeats a credential, however short."""
+    if any(secret in text for secret in secrets):
+        return "its words repeat a credential and are left out"
+    return text
 
 
 def without_quotes(message: str, body: bytes | None) -> str:
@@ -185,13 +245,16 @@ _CODE_CLASSES = {
 }
 
 
-def status_class(status: int, code: str) -> ErrorClass:
+def status_class(status: int, code: str = "") -> ErrorClass:
+    """Of any status but 200."""
+    if status < 400:
+        return ErrorClass.BAD_ANSWER
     fallback = ErrorClass.HTTP_5XX_OTHER if status >= 500 else ErrorClass.HTTP_4XX_OTHER
     return _CODE_CLASSES.get((status, code)) or _STATUS_CLASSES.get(status, fallback)
 
 
 def classify(exchange: Exchange, error: Exception) -> None:
-    exchange.message = exchange.message or f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+    exchange.message = exchange.message or f"{type(error).__name__}: {error}"
     exchange.error_class = exchange.error_class or _exception_class(exchange, error)
 
 
