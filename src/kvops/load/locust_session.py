@@ -17,7 +17,7 @@ from kvops.load.client import Client, Leave
 from kvops.load.counting import Counter
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint
-from kvops.load.exchange import Exchange
+from kvops.load.exchange import Exchange, Usage
 from kvops.load.pacing import Shot
 from kvops.load.records import ClientSample, ErrorClass, NeedleScore, RequestRecord
 
@@ -121,12 +121,25 @@ class Session:
         self.in_flight += 1
         try:
             client.complete(path, body, exchange, call.leave)
-            outcome = call.judge(exchange)
+            outcome = self._judged(exchange, call)
+            outcome = msgspec.structs.replace(outcome, message=client.clean(outcome.message))
         finally:
             self.in_flight -= 1
             self._report(self._record(exchange, outcome, call, number), exchange)
         self._look_for_the_node(exchange, wait=intended is None)
         return exchange
+
+    def _judged(self, got: Exchange, call: Call) -> Outcome:
+        """Counts that cannot be are no numbers of the run, and an answer that brings them is not a right one."""
+        outcome = call.judge(got)
+        wrong = got.usage.impossible(call.asked_output, self.endpoint.max_model_len)
+        if wrong is None:
+            return outcome
+        got.usage = Usage()
+        if outcome.error_class is not None:
+            return outcome
+        wrong_length = ErrorClass.LENGTH_MISMATCH
+        return msgspec.structs.replace(outcome, error_class=wrong_length, message=wrong)
 
     def not_sent(self, shot: Shot, user: int) -> None:
         """Record a shot that was due while the client had no room for it."""
