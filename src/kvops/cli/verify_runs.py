@@ -79,7 +79,7 @@ def _print_runs(found: list[Report]) -> None:
             [
                 report.run_id,
                 verdict,
-                report.profile + (" (part)" if report.left_out else ""),
+                words.printable(report.profile) + (" (part)" if report.left_out else ""),
                 words.printable(report.target.name),
                 words.printable(report.target.model or "–"),
                 words.tally(report.checks) or "–",
@@ -108,7 +108,7 @@ def show(
 ) -> None:
     """Show a run again, or write its reports.
 
-    The latest by default. Exits as the run itself did.
+    The latest by default. Exits as its checks say, which is as the run itself did.
     """
     from kvops.verify import outputs, table
     from kvops.verify import runs as kept

@@ -72,7 +72,7 @@ def _plots(report: Report, folder: Path | None) -> list[dict[str, str]]:
         for kept in check.artifacts
         if kept.plot and kept.path
     }
-    found = []
+    found: list[dict[str, str]] = []
     for path, said in named.items():
         source = _source(folder, path) if folder is not None and len(found) < MAX_PLOTS else ""
         if source:

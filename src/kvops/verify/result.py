@@ -18,9 +18,10 @@ SCHEMA_VERSION = 1
 MAX_ROWS = 2000
 """Checks of a run and series compared with a baseline: far more than any run has, and as many as can be shown."""
 
-RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+# Python's $ is also before a last newline, and JSON Schema has no \Z.
+RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$(?!\n)")]
 """It names the run's folder."""
-CheckId = Annotated[str, Meta(pattern="^[!-~]{1,200}$")]
+CheckId = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$(?!\n)")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 

@@ -26,7 +26,8 @@ _LIST_BELOW = 100
 
 
 def show(report: Report, console: Console) -> None:
-    console.print(Text(" · ".join((f"verify {report.profile}", *words.target(report))), "bold"))
+    title = (words.printable(f"verify {report.profile}"), *words.target(report))
+    console.print(Text(" · ".join(title), "bold"))
     if report.checks and console.width >= _LIST_BELOW:
         console.print(_table(report.checks, console))
     elif report.checks:
@@ -47,7 +48,7 @@ def _list(checks: tuple[CheckResult, ...], console: Console) -> Group:
     lines: list[RenderableType] = []
     for check in checks:
         line = mark(check.verdict, console)
-        line.append(f" {check.id}", "bold").append(f"  {words.took(check)}", "dim")
+        line.append(f" {words.printable(check.id)}", "bold").append(f"  {words.took(check)}", "dim")
         for remark in _remarks(check):
             line.append(f"  {remark}", "dim")
         lines += [line, Padding(Text(words.observed(check)), (0, 0, 0, 4))]
@@ -70,8 +71,8 @@ def _table(checks: tuple[CheckResult, ...], console: Console) -> Table:
     table.add_column("expected", ratio=2)
     table.add_column("took", justify="right", no_wrap=True)
     for check in checks:
-        name = Text(check.id)
-        name.append(f"\n{check.title}", "dim")
+        name = Text(words.printable(check.id))
+        name.append(f"\n{words.printable(check.title)}", "dim")
         verdict = mark(check.verdict, console)
         for remark in _remarks(check):
             verdict.append(f"\n{remark}", "dim")
@@ -82,7 +83,7 @@ def _table(checks: tuple[CheckResult, ...], console: Console) -> Table:
 
 def _remedy(check: CheckResult, console: Console) -> Padding:
     line = mark(check.verdict, console)
-    line.append(f" {check.id}: ", "bold")
+    line.append(f" {words.printable(check.id)}: ", "bold")
     line.append("; ".join(filter(None, (words.next_step(check), words.waiver(check)))))
     return Padding(line, (0, 0, 0, 2))
 
