@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvops.load import runs
@@ -53,8 +54,6 @@ def test_the_mix_of_lengths_hides_nothing(tmp_path: Path) -> None:
 
 
 def _kind(name: str, length: float, scale: float) -> list[RequestRecord]:
-    import msgspec
-
     return [msgspec.structs.replace(one, name=name) for one in chat(200, scale=length * scale)]
 
 
@@ -93,10 +92,49 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     ).info
     told = differences(one, other)
     assert told[0] == "users: 2 and 3"
-    assert "'rate': 2.0" in told[1]
-    assert told[2] == f"--step_seconds: {one.options['step_seconds']} and 1.5"
-    assert len(told) == 3
+    assert told[1:] == [
+        "--arrivals: closed and poisson",
+        "--rate: none and 2.0",
+        f"--step-seconds: {one.options['step_seconds']} and 1.5",
+    ]
     assert differences(one, one) == []
+
+
+def test_the_same_said_otherwise_is_no_difference(tmp_path: Path) -> None:
+    one = runs.load(keep(tmp_path, [])).info
+    texts = {name: value if value is None else str(value) for name, value in one.options.items()}
+    plain = {name: value for name, value in one.options.items() if not isinstance(value, list)}
+    other = runs.load(keep(tmp_path, [], options=one.options | {n: texts[n] for n in plain})).info
+    assert differences(one, other) == []
+
+
+def test_two_scenarios_are_told_to_be_two_and_nothing_more(
+    tmp_path: Path, kvops_home: Path
+) -> None:
+    before, after = keep(tmp_path, chat(9)), keep(tmp_path, chat(9), scenario="soak", report="soak")
+    refused = run_kvops("load", "compare", str(before), str(after), env={})
+    assert refused.returncode == 2
+    assert "two different scenarios: ramp and soak" in refused.stderr
+    assert "--" not in refused.stderr
+
+
+def test_a_row_that_cannot_tell_says_what_it_lacks(tmp_path: Path, kvops_home: Path) -> None:
+    few = {row.measure: row.why for row in compared(tmp_path, chat(4), chat(3)).rows}
+    assert few["first token"] == "4 and 3 requests; 5 in each run are the least"
+    assert "rates a run are the least" in few["output"]
+    kinds = [
+        [msgspec.structs.replace(one, name=f"kind {at}") for at, one in enumerate(chat(9))]
+        for _ in range(2)
+    ]
+    assert "of a kind in both runs" in compared(tmp_path, *kinds).rows[0].why
+    vague = compared(tmp_path, chat(20), chat(20, seed=2)).rows[0]
+    assert vague.comparison.outcome == "too few"
+    assert "times as many requests may tell" in vague.why
+    told = compared(tmp_path, chat(600), chat(600, seed=2))
+    assert [row.why for row in told.rows] == [""] * len(told.rows)
+    folders = [str(keep(tmp_path, chat(n))) for n in (4, 3)]
+    done = run_kvops("load", "compare", *folders, env={"COLUMNS": "80"})
+    assert "4 and 3 requests; 5 in each run are the least" in " ".join(done.stdout.split())
 
 
 def test_the_command_refuses_unlike_runs_unless_forced(tmp_path: Path, kvops_home: Path) -> None:
@@ -128,9 +166,21 @@ def test_kept_runs_are_listed_with_their_outcome_and_unreadable_ones_too(kvops_h
     (broken / REQUESTS_FILE).unlink()
     lines = {one.run: one for one in listing.kept()}
     assert lines["whole-1"].outcome == "pass"
-    assert "finished" in str(lines["whole-1"])
-    assert str(lines["broken-1"]) == "broken-1  unreadable"
+    assert lines["whole-1"].cells()[:3] == ["whole-1", "pass", "finished"]
+    assert lines["broken-1"].cells()[:3] == ["broken-1", "–", "unreadable"]
+    listed = run_kvops("load", "runs", env={}).stdout.splitlines()
+    assert listed[0].split() == listing.COLUMNS
+    assert {line.split()[0] for line in listed[1:]} == {"whole-1", "broken-1"}
     assert lines["broken-1"].as_json()["status"] == "unreadable"
+
+
+def test_a_run_that_nobody_judged_is_judged_by_show(kvops_home: Path) -> None:
+    folder = keep(kvops_home / "state" / "runs", chat(9), run="bare-1")
+    assert [one.outcome for one in listing.kept()] == [None]
+    shown = run_kvops("load", "show", "bare-1", env={})
+    assert shown.returncode == 0, shown.stderr
+    assert [one.outcome for one in listing.kept()] == ["pass"]
+    assert (folder / "report.html").exists()
 
 
 def test_a_run_of_few_requests_has_no_throughput_to_compare(tmp_path: Path) -> None:

@@ -38,8 +38,10 @@ def list_runs(as_json: Json = False) -> None:
     elif not found:
         typer.echo("no run is kept; kvops load run SCENARIO makes one")
     else:
-        for one in found:
-            typer.echo(str(one))
+        from kvops.cli.columns import print_table
+
+        rows = [one.cells() for one in found]
+        print_table(listing.COLUMNS, rows, expendable=listing.EXPENDABLE)
 
 
 def show(
@@ -60,6 +62,8 @@ def show(
 
     data = base.read(runs.find(run_id))
     found = summary.analyse(data)
+    if files.is_missing(data):  # of a run that plain locust made, or whose kvops was killed
+        _keep(data, found)
     if html is not None:
         _export("--html", html, files.page(data, found))
     if csv is not None:
@@ -96,6 +100,11 @@ def compare(
 
     made = [runs.find(before), runs.find(after)]
     unlike = differences(made[0].info, made[1].info)
+    if made[0].info.scenario != made[1].info.scenario and not force:
+        raise UsageError(
+            f"two different scenarios: {made[0].info.scenario} and {made[1].info.scenario}",
+            hint="compare two runs of one scenario: kvops load runs lists them",
+        )
     if unlike and not force:
         raise UsageError(
             f"the runs were not asked the same: {'; '.join(unlike)}",

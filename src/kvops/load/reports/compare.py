@@ -29,6 +29,9 @@ SCHEMA_VERSION = 1
 CONFIDENCE = 0.98
 """Of each measure, as Kayenta's judge has it: several are asked at once."""
 WINDOWS = 30
+NEAR = 10
+ENDS = 2
+"""Windows that the ends of a run cut."""
 PER_WINDOW = 10
 """Requests in a window of a run's throughput: the tokens of fewer come and go by chance."""
 Unit = Literal["seconds", "tokens/s", "share"]
@@ -41,6 +44,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Median, or share."""
     after: float | None
     comparison: Comparison
+    why: str = ""
+    """What the runs lack where the comparison cannot tell."""
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,17 +64,34 @@ EXIT_CODES = {"better": 0, "same": 0, "worse": 1, "inconclusive": 3}
 
 
 def differences(before: RunInfo, after: RunInfo) -> list[str]:
-    """In what the two runs were not asked the same; seeds, nodes and versions may differ, they are what is compared."""
-    named = ("scenario", "model", "users", "pacing")
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in named]
+    """In what the two runs were not asked the same; seeds, nodes and versions may differ, they are what is compared.
+
+    Of two scenarios nothing more is told than that they are two: their options have nothing in common.
+    """
+    if before.scenario != after.scenario:
+        return [f"scenario: {before.scenario} and {after.scenario}"]
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in ("model", "users")]
+    paces = [msgspec.to_builtins(one.pacing) for one in (before, after)]
+    pairs += [
+        (_flag(_ARRIVALS.get(name, name)), old, paces[1][name]) for name, old in paces[0].items()
+    ]
     options = sorted({*before.options, *after.options})
-    pairs += [(f"--{name}", before.options.get(name), after.options.get(name)) for name in options]
-    return [f"{name}: {_told(old)} and {_told(new)}" for name, old, new in pairs if old != new]
+    pairs += [(_flag(name), before.options.get(name), after.options.get(name)) for name in options]
+    told = [(name, _told(old), _told(new)) for name, old, new in pairs]
+    return [f"{name}: {old} and {new}" for name, old, new in told if old != new]
+
+
+_ARRIVALS = {"kind": "arrivals"}
+"""Options whose name is not that of the field they set."""
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def compare_runs(before: RunData, after: RunData, tolerance: float) -> RunComparison:
     """`tolerance`: a share of the median before under which a shift is none."""
-    rows = tuple(_rows(before, after, tolerance))
+    rows = tuple(_explained(row, before, after) for row in _rows(before, after, tolerance))
     doubts = (*_doubts("before", before), *_doubts("after", after))
     return RunComparison(
         before=before.info.run,
@@ -79,6 +101,11 @@ def compare_runs(before: RunData, after: RunData, tolerance: float) -> RunCompar
         differences=tuple(differences(before.info, after.info)),
         doubts=doubts,
     )
+
+
+def _explained(row: Row, before: RunData, after: RunData) -> Row:
+    asked = [sum(not one.cancelled for one in data.records) for data in (before, after)]
+    return msgspec.structs.replace(row, why=_unsure(row, (asked[0], asked[1])))
 
 
 def _outcome(
@@ -218,8 +245,38 @@ def _finite_median(values: list[float]) -> float | None:
 
 
 def _told(value: Any) -> str:
-    if isinstance(value, msgspec.Struct):
-        value = {
-            name: one for name, one in msgspec.to_builtins(value).items() if one not in (None, "")
-        }
-    return "nothing" if value is None else str(value)
+    if value is None or value == "":
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _unsure(row: Row, values: tuple[int, int]) -> str:
+    """What a row lacks that cannot tell, of so many values on each side; empty for one that tells."""
+    one = row.comparison
+    if one.outcome != "too few":
+        return ""
+    if min(one.before_samples, one.after_samples) < LEAST:
+        return _too_few(row, values)
+    if row.before is None:
+        return "most of the requests before failed: there is no median to hold the others against"
+    return _too_wide(one)
+
+
+def _too_few(row: Row, values: tuple[int, int]) -> str:
+    counts = f"{values[0]} and {values[1]} requests"
+    if row.unit == "tokens/s":
+        return f"{counts}; a rate is made of {PER_WINDOW}, and {LEAST + ENDS} rates a run are the least"
+    if min(values) < LEAST:
+        return f"{counts}; {LEAST} in each run are the least"
+    return f"{counts} of many kinds; each is held against its own, and {LEAST} of a kind in both runs are the least"
+
+
+def _too_wide(one: Comparison) -> str:
+    if one.shift is None or one.shift_low is None or one.shift_high is None:
+        return "failures on one side leave the interval without an end"
+    half, shift = (one.shift_high - one.shift_low) / 2, abs(one.shift)
+    room = shift if shift > one.tolerance else one.tolerance - shift
+    if room < one.tolerance / NEAR:
+        return "the shift is as large as the tolerance: set another with --tolerance"
+    more = math.ceil((half / room) ** 2)  # an interval narrows with the root of the samples
+    return f"the interval is too wide for the tolerance: about {max(2, more)} times as many requests may tell"

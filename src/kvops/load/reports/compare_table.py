@@ -25,6 +25,7 @@ def render(found: RunComparison) -> RenderableType:
         table.add(row.measure, _shown(row.before, row.unit), _shown(row.after, row.unit), *_shift(one),
                   f"{one.before_samples}, {one.after_samples}", mark)  # fmt: skip
     notes = [
+        *(f"{row.measure}: {row.why}" for row in found.rows if row.why),
         *(f"differs: {line}" for line in found.differences),
         *(f"doubtful: {line}" for line in found.doubts),
     ]

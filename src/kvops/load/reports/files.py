@@ -13,6 +13,11 @@ HTML_FILE = "report.html"
 JSON_FILE = "report.json"
 
 
+def is_missing(data: RunData) -> bool:
+    """Whether the run is over and nobody has kept what it found."""
+    return data.info.status != "running" and not (data.folder / JSON_FILE).exists()
+
+
 def write(data: RunData, found: Analysis) -> None:
     """Raises OSError."""
     told = json.dumps(summary.told(data, found), indent=2, allow_nan=False)

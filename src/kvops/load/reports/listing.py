@@ -9,6 +9,7 @@ import msgspec
 
 from kvops.errors import LoadRunError
 from kvops.load import runs
+from kvops.load.reports.cells import UNKNOWN
 from kvops.load.reports.files import JSON_FILE
 
 
@@ -37,11 +38,17 @@ class Line(msgspec.Struct, frozen=True):
             "outcome": self.outcome,
         }
 
-    def __str__(self) -> str:
+    def cells(self) -> list[str]:
+        """Of the COLUMNS."""
         if self.info is None:
-            return f"{self.run}  unreadable"
-        outcome = self.outcome or "not judged"
-        return f"{self.run}  {self.info.status:<11}  {outcome:<12}  {self.info.model} at {self.info.target}"
+            return [self.run, UNKNOWN, "unreadable", UNKNOWN, UNKNOWN]
+        info = self.info
+        model, verdict = info.model or UNKNOWN, self.outcome or "not judged"
+        return [self.run, verdict, info.status, model, info.target]
+
+
+COLUMNS = ["run", "verdict", "status", "model", "node"]
+EXPENDABLE = ["node", "model", "status"]
 
 
 def kept() -> list[Line]:
@@ -59,5 +66,5 @@ def _line(folder: Path) -> Line:
 def _outcome(folder: Path) -> str | None:
     try:
         return msgspec.json.decode((folder / JSON_FILE).read_bytes(), type=_Report).verdict.outcome
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
