@@ -12,13 +12,14 @@ register(__file__)
 
 class Chatter(PacedUser):
     def ask(self, shot: Shot) -> None:
-        """One session. Only its first turn has a time in the schedule; the others follow the answers."""
+        """One session. Only its first turn has a time in the schedule, and lengths in a trace; the others follow."""
         options, source = self.session.options, source_of("chat", self.session.seed, shot.number)
         workload, talk = Workload.of(options), Conversation()
         for turn in range(Lengths.parse(options["turns"]).draw(source)):
             if turn:
                 gevent.sleep(pauses(source, options["think"]))
-            tokens, most = workload.draw(source, shot.input_tokens, shot.output_tokens)
+            told = (None, None) if turn else (shot.input_tokens, shot.output_tokens)
+            tokens, most = workload.draw(source, *told)
             if turn and not talk.fits(tokens, most, self.session.endpoint.max_model_len):
                 return
             got = self.chat(

@@ -54,7 +54,8 @@ def check(report: Any, data: RunData, outcome: str, words: str = "") -> Verdict:
 def test_nothing_at_all_is_never_a_pass() -> None:
     for report, scenario in [
         (batch, "batch_offline"), (disconnect, "disconnect_storm"), (fairness, "noisy_tenant"),
-        (fairness, "whale_and_minnows"), (knee, "ramp_to_knee"), (lengths, "long_document"), (prefix, "shared_prefix"), (recall, "needle_recall"),
+        (fairness, "whale_and_minnows"), (knee, "ramp_to_knee"), (lengths, "long_document"), (prefix, "shared_prefix"),
+        (recall, "needle_recall"),
         (recovery, "burst_and_recover"), (slo, "chat_online"), (soak, "soak"), (turns, "agent_loop"),
     ]:  # fmt: skip
         check(report, run(scenario, []), "inconclusive")
@@ -392,7 +393,7 @@ def test_agents_that_find_their_context_again_pass_others_fail() -> None:
 
 
 def test_agents_whose_reuse_is_not_told_or_too_few_are_inconclusive() -> None:
-    check(turns, run("agent_loop", loops(None)), "inconclusive", "does not report cached_tokens")
+    check(turns, run("agent_loop", loops(None)), "inconclusive", "usage of 0 of 9 later turns")
     check(turns, run("agent_loop", loops(0.9, n=1, of=3)), "inconclusive", "2 later turns")
     seldom = [*loops(None), *loops(0.9, n=1)]
     seldom = [

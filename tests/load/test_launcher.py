@@ -15,12 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from kvops.errors import UsageError
+from kvops.errors import LoadRunError, UsageError
 from kvops.load import launcher, runs
-from kvops.load.records import ErrorClass, RequestRecord, Tail, read_records
+from kvops.load.records import ClientSample, ErrorClass, RequestRecord, Tail, read_records
+from kvops.load.reports import base
 from tests.harness import KVOPS
 from tests.load import commands
 from tests.load.commands import Said
+from tests.load.driven import drive, plan
 from tests.load.scripted import Reply, Request, Respond, node, serving, words
 
 SECRET = "not-for-the-arguments"
@@ -302,9 +304,16 @@ def test_plain_locust_runs_a_scenario_and_kvops_shows_it(kvops_home: Path) -> No
             env={"KVOPS_HOME": str(kvops_home)}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    assert "INCONCLUSIVE: needle_recall\n  1 of 1 found shows a recall of 20 %" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("kvops load show ")
     shown, report = load(kvops_home, "show")
-    assert shown.returncode == 0
+    assert shown.returncode == 3
     assert (report["run"]["options"]["lengths"], report["report"]["n"]) == ([128], 1)
+    folder = Path(report["folder"])
+    assert json.loads((folder / "report.json").read_text())["verdict"] == report["verdict"]
+    assert (folder / "report.html").read_bytes().startswith(b"<!DOCTYPE html>")
+    (listed,) = json.loads(commands.load("runs", "--json").stdout)
+    assert (listed["status"], listed["outcome"]) == ("finished", "inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -314,6 +323,26 @@ def test_plain_locust_runs_a_scenario_and_kvops_shows_it(kvops_home: Path) -> No
         (["run", "ramp", "--step-second", "5"], 2, "did you mean --step-seconds"),
         (["run", "ramp", "--node", "http://192.0.2.7"], 2, "--allow-remote 192.0.2.7"),
         (["run", "ramp", "--node", "http://127.0.0.1:9"], 4, "cannot reach"),
+        (
+            ["run", "ramp", "--node", "http://127.0.0.1:9", "--processes", "2"],
+            2,
+            "--processes 2: ramp sends from one process",
+        ),
+        (
+            ["run", "ramp_to_knee", "--node", "http://127.0.0.1:9", "--workers", "2"],
+            2,
+            "--workers 2: ramp_to_knee sends from one process",
+        ),
+        (
+            ["run", "malformed_input", "--node", "http://127.0.0.1:9", "--processes", "2"],
+            2,
+            "malformed_input sends from one process",
+        ),
+        (
+            ["run", "soak", "--node", "http://127.0.0.1:9", "--processes", "3"],
+            2,
+            "--processes 3: there are only 2 users to share",
+        ),
         (
             ["run", "ramp", "--node", "http://127.0.0.1:9", "--duration", "soon"],
             2,
@@ -382,9 +411,10 @@ def test_runs_are_listed_and_a_wrong_id_points_there(kvops_home: Path) -> None:
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_the_list_stays_within_the_terminal(kvops_home: Path, columns: str) -> None:
     said = commands.load("list", COLUMNS=columns).stdout
-    prose = [line for line in said.splitlines() if not line.lstrip().startswith("--")]
-    assert max(map(len, prose)) <= int(columns)
-    assert "--max-prompt-tokens  [default: off]" in said
+    one = commands.load("list", "oversize_injection", COLUMNS=columns).stdout
+    prose = [line for line in (said + one).splitlines() if not line.lstrip().startswith("--")]
+    assert max(len(line) for line in prose if "(" not in line) <= int(columns)
+    assert "--max-prompt-tokens  [default: off]" in one
 
 
 @pytest.mark.parametrize(
@@ -427,3 +457,25 @@ def test_a_line_being_written_waits_for_its_end(tmp_path: Path) -> None:
         more.write(line[30:])
     assert len(tail.new()) == 1
     assert tail.new() == []
+
+
+def test_a_broken_line_does_not_end_the_watching_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "client.jsonl"
+    sound = b'{"at":1.0,"users":1,"in_flight":1,"cpu":0.1,"lag":0.0}\n'
+    file.write_bytes(sound + b'{"at":"soon"}\n' + b"[" * 100_000 + b"\n" + sound)
+    assert len(Tail(file, ClientSample).new()) == 2
+
+
+def test_a_run_that_could_not_be_made_is_no_failed_expectation() -> None:
+    assert LoadRunError.exit_code == base.EXIT_CODES["inconclusive"]
+
+
+def test_a_run_is_kept_under_a_folder_named_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with serving(node) as server:
+        run, records = drive(plan(server.url, Path("kept/here"), duration=1.0))
+    assert run.info.status == "finished", run.info.reason
+    assert run.folder.parent == tmp_path / "kept" / "here"
+    assert records

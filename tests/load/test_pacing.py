@@ -183,8 +183,32 @@ def test_what_does_not_go_together_says_why(
     assert hint in raised.value.hint
 
 
+def test_what_comes_at_the_rate_stays_the_scenarios_but_a_row_of_a_trace_is_a_request(
+    tmp_path: Path,
+) -> None:
+    chat = scenarios.find("chat_online")
+    assert pacing_options.combined(chat, 60.0, kind="constant", rate=1.0).unit == "sessions"
+    rows = trace_of(tmp_path, "time,input_tokens,output_tokens\n0,1,1\n")
+    assert pacing_options.combined(chat, None, trace=rows).unit == "requests"
+
+
+def test_a_trace_is_replayed_whole_unless_a_duration_is_typed(tmp_path: Path) -> None:
+    chat = scenarios.find("chat_online")
+    rows = trace_of(tmp_path, "time,input_tokens,output_tokens\n5,1,1\n9,2,2\n305,3,3\n")
+    made = pacing_options.combined(chat, chat.duration, trace=rows)
+    assert pacing_options.bound(made, chat, None) is None
+    (whole,) = pacing_options.notes(made, None)
+    assert "3 rows over 5m 00s, one request each" in whole
+    assert pacing_options.bound(made, chat, 60.0) == 60
+    (cut,) = pacing_options.notes(made, 60.0)
+    assert "3 rows over 5m 00s, of which 2 come within 1m 00s" in cut
+    closed = Pacing()
+    assert pacing_options.bound(closed, chat, None) == chat.duration
+    assert pacing_options.notes(closed, 60.0) == []
+
+
 def test_a_list_of_work_cannot_be_paced() -> None:
-    with pytest.raises(UsageError, match="needle_recall decides itself when to send"):
+    with pytest.raises(UsageError, match=r"needle_recall decides itself .*chat_online and soak"):
         pacing_options.combined(LISTED, 60.0, rate=1.0)
 
 

@@ -17,6 +17,7 @@ from kvops import testing
 from kvops.load import launcher, runs, scenarios
 from kvops.load.reports import base, summary
 from kvops.testing import FaultyNode
+from tests.load import commands as load_commands
 
 SMALL = {"runtime.max_queue": 4, "runtime.max_batch_size": 4}
 
@@ -75,7 +76,7 @@ def test_long_document(node: FaultyNode) -> None:
 
 
 def test_shared_prefix(node: FaultyNode) -> None:
-    data = load(node, "shared_prefix", "--groups", "2", "--prompts", "5", "--prefix-tokens", "300")
+    data = load(node, "shared_prefix", "--groups", "6", "--prompts", "3", "--prefix-tokens", "300")
     assert outcome(data) == "pass: "
     assert facts(data)["hit_share"] > 0.6
 
@@ -120,17 +121,47 @@ def test_chat_online_by_plain_locust(node: FaultyNode, home: Path) -> None:
         node.url,
     ]
     options = ["--think", "0.1s", "--run-time", "4s", "--max-tokens", "4"]
+    control = {
+        "KVOPS_CONTROL_URL": node.control_url,
+        "KVOPS_ADMIN_TOKEN": node.target().token or "",
+    }
     result = subprocess.run(
-        [*command, *options], env=os.environ | {"KVOPS_HOME": str(home)}, stdin=subprocess.DEVNULL,
+        [*command, *options], env=os.environ | {"KVOPS_HOME": str(home)} | control, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    assert "INCONCLUSIVE: chat_online" in result.stderr
     data = base.read(runs.find(None))
+    assert data.info.before is not None
+    assert data.info.after is not None
     assert data.info.pacing.kind == "poisson"
     assert data.info.users == 1
     assert data.records
     assert all(one.t_intended is not None for one in data.records if one.name == "turn 1")
     assert outcome(data).startswith("inconclusive: ")
+
+
+def test_a_trace_is_replayed_row_by_row(node: FaultyNode, tmp_path: Path) -> None:
+    """Its default turns and duration would make more requests of it, and fewer."""
+    rows = [(0, 50, 8), (0.4, 100, 16), (0.5, 150, 4), (0.9, 40, 8)]
+    file = tmp_path / "trace.csv"
+    lines = "\n".join(",".join(map(str, row)) for row in rows)
+    file.write_text(f"time,input_tokens,output_tokens\n{lines}\n")
+    said = load_commands.load(
+        "run", "chat_online", "--node", node.url, "--trace", str(file), "--json"
+    )
+    assert f"{file}: 4 rows over 900 ms, one request each" in said.stderr
+    records = sorted(base.read(runs.find(None)).records, key=lambda one: one.t_intended or 0.0)
+    start = records[0].t_intended or 0.0
+    assert [
+        (
+            pytest.approx((one.t_intended or 0.0) - start, abs=1e-3),
+            one.asked_input,
+            one.asked_output,
+        )
+        for one in records
+    ] == rows
+    assert [one.completion_tokens for one in records] == [row[2] for row in rows]
 
 
 def test_soak(node: FaultyNode) -> None:

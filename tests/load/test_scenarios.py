@@ -35,14 +35,23 @@ def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None
 
 
 def test_how_requests_come_is_told() -> None:
-    assert scenarios.find("soak").arrivals == "users 2"
-    assert scenarios.find("chat_online").arrivals == "arrivals poisson 0.5/s"
+    assert scenarios.find("agent_loop").arrivals == "2 users"
+    assert scenarios.find("ramp_to_knee").arrivals == "1 user"
+    assert scenarios.find("soak").arrivals == "2 users, or --rate"
+    told = "poisson 0.5 sessions/s, or --arrivals closed"
+    assert scenarios.find("chat_online").arrivals == told
 
 
-def test_one_scenario_can_be_listed_alone() -> None:
+def test_the_list_is_short_and_the_options_are_told_of_one() -> None:
+    every = run_kvops("load", "list", env={}).stdout
+    assert all(name in every for name in scenarios.names())
+    assert "--" not in every.replace("or --rate)", "").replace("or --arrivals closed)", "")
+    assert len(every.splitlines()) <= 4 * len(scenarios.names())
     one = run_kvops("load", "list", "ramp_to_knee", env={})
     assert "--resolution" in one.stdout
     assert "--depths" not in one.stdout
+    as_json = json.loads(run_kvops("load", "list", "--json", env={}).stdout)
+    assert all(described.get("options") is not None for described in as_json)
     wrong = run_kvops("load", "list", "ramp_to_kne", env={})
     assert wrong.returncode == 2
     assert "did you mean ramp_to_knee" in wrong.stderr
@@ -74,6 +83,28 @@ def test_a_wrong_option_is_named_with_its_bound(arguments: list[str], words: str
     with pytest.raises(UsageError) as caught:
         scenarios.find("needle_recall").parse(arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("--user", "did you mean --users?"),
+        ("--max_inflight", "did you mean --max-in-flight?"),
+        ("--length", "did you mean --lengths?"),
+        ("--thinks", "its options: --lengths, --depths"),
+    ],
+)
+def test_a_mistyped_option_is_told_the_nearest_of_the_run_too(typed: str, hint: str) -> None:
+    done = run_kvops("load", "run", "needle_recall", typed, "2", env={})
+    assert done.returncode == 2
+    assert hint in done.stderr
+
+
+def test_where_a_trace_is_replayed_other_defaults_hold_and_what_is_typed_stands() -> None:
+    chat, trace = scenarios.find("chat_online"), Pacing(kind="trace", trace="f")
+    assert chat.parse([])["turns"] == "lognormal:2,0.5,1-5"
+    assert chat.parse([], trace)["turns"] == "1"
+    assert chat.parse(["--turns", "3"], trace)["turns"] == "3"
 
 
 @pytest.mark.parametrize("name", ["needle_recall", "ramp"])
@@ -116,6 +147,10 @@ OPTION = "purpose: x\noptions: {one: {help: h, "
         ("purpose: x\npacing: {speed: 5}", "no setting speed of pacing"),
         ("purpose: x\npacing: {rate: many}", "rate"),
         ("purpose: x\npacing: 5", "pacing"),
+        ("purpose: x\npacing: {unit: miles}", "unit"),
+        ("purpose: x\nreplayed: {one: 5}", "replayed"),
+        ("purpose: x\nreplayed: {one: '5'}", "no option one"),
+        ("purpose: x\nmax_processes: 0", "max_processes"),
         ("purpose: x\nslo: {ttft: 0}", "slo.ttft"),
         ("purpose: x\nslo: {latency: 1}", "slo.latency"),
         ("purpose: x\nslo: {percentile: 95}", "slo.percentile"),

@@ -7,7 +7,7 @@ Exit codes of `run`: 0 all as expected, 1 an expectation failed, 2 usage, 3 inco
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,9 @@ from kvops.cli.load_worker import worker
 from kvops.cli.options import AllowRemote, ApiKeyFile, ControlUrl, TokenFile
 from kvops.errors import UsageError
 
+if TYPE_CHECKING:
+    from kvops.load.scenarios import Scenario as Described
+
 app = typer.Typer(
     no_args_is_help=True, help="Run load and recall scenarios, and show what they found."
 )
@@ -48,7 +51,7 @@ def list_scenarios(
     name: Annotated[str | None, typer.Argument(metavar="[SCENARIO]", help="Only this one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The scenarios, what each is for, and its options."""
+    """The scenarios and what each is for; with SCENARIO, its options."""
     from kvops.load import scenarios
 
     found = [scenarios.find(one) for one in ([name] if name else scenarios.names())]
@@ -60,10 +63,18 @@ def list_scenarios(
     for one in found:
         typer.echo(f"{one.name}  ({one.arrivals})")
         typer.echo(_wrapped(one.purpose, 2))
-        for own, option in one.options.items():
-            default = "off" if option.default is None else _text(option.default)
-            typer.echo(f"    --{own.replace('_', '-')}  [default: {default}]")
-            typer.echo(_wrapped(f"{option.help}; {option.form()}", 8))
+    if name is None:
+        typer.echo()
+        typer.echo(_wrapped("kvops load list SCENARIO shows the options of one.", 0))
+    else:
+        _echo_options(found[0])
+
+
+def _echo_options(scenario: Described) -> None:
+    for name, option in scenario.options.items():
+        default = "off" if option.default is None else _text(option.default)
+        typer.echo(f"    --{name.replace('_', '-')}  [default: {default}]")
+        typer.echo(_wrapped(f"{option.help}; {option.form()}", 8))
 
 
 def _wrapped(text: str, indent: int) -> str:
@@ -82,7 +93,8 @@ def _wrapped(text: str, indent: int) -> str:
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Each scenario has options of its own: kvops load list.",
+    epilog="Each scenario has options of its own: kvops load list SCENARIO. Those of an open loop, --rate to "
+    "--max-in-flight, are for chat_online and soak; the other scenarios decide themselves when to send.",
 )
 def run(
     context: typer.Context,
@@ -118,12 +130,13 @@ def run(
     from kvops.telemetry import fleet as fleets
 
     chosen = scenarios.find(scenario)
-    options = chosen.parse(context.args)
-    bound = chosen.duration if duration is None else _seconds(duration)
+    typed = None if duration is None else _seconds(duration)
     pacing = pacing_options.combined(
-        chosen, bound, kind=arrivals, rate=rate, rate_end=rate_end, burstiness=burstiness,
+        chosen, typed or chosen.duration, kind=arrivals, rate=rate, rate_end=rate_end, burstiness=burstiness,
         burst_size=burst_size, burst_every=burst_every, trace=trace, max_in_flight=max_in_flight,
     )  # fmt: skip
+    options = chosen.parse(context.args, pacing, _flags(context))
+    bound = pacing_options.bound(pacing, chosen, typed)
     if pacing.open and users is not None:
         raise UsageError(
             f"--users {users}: in an open loop the clock sends, not users",
@@ -150,11 +163,17 @@ def run(
         out=out,
         allow_remote=tuple(allow_remote or ()),
     )
-    for note in (*chosen.notes(options), *plan.notes()):
+    told = pacing_options.notes(pacing, bound)
+    for note in (*chosen.notes(options), *told, *plan.notes()):
         typer.echo(note, err=True)
     with stopping() as stop, Display() as display:
         made = launcher.run(plan, display.update, stop)
     raise typer.Exit(report(made, as_json))
+
+
+def _flags(context: typer.Context) -> list[str]:
+    """Of the command itself."""
+    return [flag for one in context.command.params for flag in one.opts if flag.startswith("--")]
 
 
 def _seconds(text: str) -> float:

@@ -29,7 +29,7 @@ Rate = Annotated[
     float | None,
     typer.Option(
         metavar="R",
-        help="Open loop: send R requests a second, whatever the answers do; Poisson by default.",
+        help="Open loop: R requests a second (sessions of chat_online), whatever the answers do; Poisson by default.",
     ),
 ]
 Arrivals = Annotated[
@@ -45,7 +45,7 @@ Burstiness = Annotated[
     typer.Option(metavar="B", help="Of gamma arrivals: 1 is Poisson, lower is burstier."),
 ]
 BurstSize = Annotated[
-    int | None, typer.Option(metavar="N", help="Of bursts: requests sent at once.")
+    int | None, typer.Option(metavar="N", help="Of bursts: requests, or sessions, at once.")
 ]
 BurstEvery = Annotated[
     str | None, typer.Option(metavar="TIME", help="Of bursts: time from one to the next.")
@@ -53,7 +53,8 @@ BurstEvery = Annotated[
 Trace = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Replay a CSV with the columns time,input_tokens,output_tokens."
+        metavar="FILE",
+        help="Replay a CSV with the columns time,input_tokens,output_tokens, a request for each row.",
     ),
 ]
 MaxInFlight = Annotated[

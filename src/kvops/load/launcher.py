@@ -94,20 +94,31 @@ def _check(plan: Plan) -> None:
             f"--users {plan.users}: {plan.scenario.name} takes at most {plan.scenario.max_users}",
             hint="leave --users out",
         )
+    _check_senders(plan)
     if plan.pacing.open and plan.scenario.pacing is None:
         pacing_options.refuse(plan.scenario)
     pacing.check(plan.pacing, plan.duration)
+
+
+def _check_senders(plan: Plan) -> None:
+    """Raises UsageError for processes that cannot all take part."""
     if plan.workers and plan.processes > 1:
         raise UsageError(
             f"--workers {plan.workers}: this machine then sends nothing itself",
             hint="give --processes to kvops load worker",
         )
-    if plan.spread.senders > plan.users and not plan.pacing.open:
+    senders, most = plan.spread.senders, min(plan.scenario.max_processes, plan.scenario.max_users)
+    flag = "--workers" if plan.workers else "--processes"
+    if senders > most:
+        several = "one process" if most == 1 else f"at most {most} processes"
         raise UsageError(
-            f"{plan.spread.senders} processes: there are only {plan.users} users to share",
-            hint=f"more users: --users {plan.spread.senders}"
-            if plan.scenario.max_users >= plan.spread.senders
-            else f"{plan.scenario.name} sends from one process: leave --processes out",
+            f"{flag} {senders}: {plan.scenario.name} sends from {several}",
+            hint=f"leave {flag} out" if most == 1 else f"{flag} {most}",
+        )
+    if senders > plan.users and not plan.pacing.open:
+        raise UsageError(
+            f"{flag} {senders}: there are only {plan.users} users to share",
+            hint=f"more users: --users {senders}",
         )
 
 

@@ -19,14 +19,15 @@ from kvops.errors import UsageError
 from kvops.load import trace
 
 Kind = Literal["closed", "constant", "poisson", "gamma", "ramp", "burst", "trace"]
+Unit = Literal["requests", "sessions"]
 MAX_RATE = 10_000.0
 
 
 class Shot(msgspec.Struct, frozen=True):
-    """One request to be sent."""
+    """One request to be sent, or one session to be begun."""
 
     number: int
-    """Counts all requests of the run, over all workers."""
+    """Counts all shots of the run, over all workers."""
     at: float | None = None
     """When to send it, seconds from the start of the schedule; None in a closed loop."""
     input_tokens: int | None = None
@@ -36,8 +37,10 @@ class Shot(msgspec.Struct, frozen=True):
 
 class Pacing(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "closed"
+    unit: Unit = "requests"
+    """What comes at the rate and in bursts: a session is several requests, and only its first has a time."""
     rate: float | None = None
-    """Requests a second, over all workers; of a ramp the first, of bursts that between them."""
+    """Of the unit a second, over all workers; of a ramp the first, of bursts that between them."""
     rate_end: float | None = None
     """Of a ramp: the last."""
     burstiness: float = 1.0

@@ -9,10 +9,10 @@ from typing import Any, NoReturn, get_args
 import msgspec
 
 from kvops.errors import UsageError
-from kvops.load import pacing, trace
+from kvops.load import pacing, scenarios, trace
 from kvops.load.pacing import Kind, Pacing
 from kvops.load.scenarios import Scenario
-from kvops.units import parse_duration
+from kvops.units import format_duration, parse_duration
 
 _DRAWN_AT_A_RATE = ("constant", "poisson", "gamma", "ramp", "burst")
 
@@ -28,11 +28,14 @@ def combined(scenario: Scenario, duration: float | None, **given: Any) -> Pacing
         refuse(scenario)
     kind = _kind(typed, base)
     if kind != base.kind:
-        base = Pacing()  # the defaults of one kind of arrivals mean nothing to another
+        # The defaults of one kind of arrivals mean nothing to another.
+        base = Pacing(unit=base.unit)
     if "burst_every" in typed:
         typed["burst_every"] = _seconds(typed["burst_every"])
     if "trace" in typed:
         typed["trace"] = str(Path(typed["trace"]).expanduser().absolute())
+    if kind == "trace":
+        typed["unit"] = "requests"  # a row is a request, whatever the scenario draws else
     made = msgspec.structs.replace(base, **typed | {"kind": kind})
     pacing.check(made, duration)
     if made.kind == "trace":
@@ -42,10 +45,31 @@ def combined(scenario: Scenario, duration: float | None, **given: Any) -> Pacing
 
 def refuse(scenario: Scenario) -> NoReturn:
     """Raises UsageError."""
+    paced = [name for name in scenarios.names() if scenarios.find(name).pacing is not None]
     raise UsageError(
         f"{scenario.name} decides itself when to send: it takes no --rate and no --arrivals",
-        hint="kvops load list names the scenarios that do",
+        hint=f"{' and '.join(paced)} take them",
     )
+
+
+def bound(pacing: Pacing, scenario: Scenario, typed: float | None) -> float | None:
+    """Seconds after which nothing more is sent: a trace is replayed whole unless a duration is `typed`."""
+    return typed if typed is not None or pacing.trace else scenario.duration
+
+
+def notes(pacing: Pacing, duration: float | None) -> list[str]:
+    """What a user should know of a trace before it is replayed. Raises UsageError."""
+    if not pacing.trace:
+        return []
+    rows = trace.read(pacing.trace)
+    due = [row for row in rows if duration is None or row.time < duration]
+    count = f"{len(rows)} row{'' if len(rows) == 1 else 's'} over {format_duration(rows[-1].time)}"
+    if len(due) == len(rows):
+        return [f"{pacing.trace}: {count}, one request each"]
+    return [
+        f"{pacing.trace}: {count}, of which {len(due)} come within {format_duration(duration or 0.0)}: "
+        "leave --duration out to replay all"
+    ]
 
 
 def _kind(typed: dict[str, Any], base: Pacing) -> Any:

@@ -6,7 +6,7 @@ Reading them imports no locust: names, options and defaults come from the YAML a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,10 +46,14 @@ class Scenario(BaseModel):
     report: ReportName = "plain"
     users: Annotated[int, Field(ge=1, le=10_000)] = 1
     max_users: Annotated[int, Field(ge=1, le=10_000)] = 10_000
+    max_processes: Annotated[int, Field(ge=1, le=1000)] = 1000
+    """Of the load generator, on all machines."""
     duration: float | None = None
     """Bound of the whole run by default, seconds."""
     pacing: Pacing | None = None
     """How requests arrive by default, where the run may say it; None: the scenario itself decides when to send."""
+    replayed: dict[str, str] = {}
+    """Values of options, as typed, that take the place of the defaults where a trace is replayed."""
     slo: Slo | None = None
     """Objectives by default; each is an option, `--slo-ttft 2s`."""
     options: dict[str, Option] = {}
@@ -74,6 +78,14 @@ class Scenario(BaseModel):
         return msgspec.to_builtins(pacing)
 
     @model_validator(mode="after")
+    def _replays_soundly(self) -> Scenario:
+        for name, text in self.replayed.items():
+            if name not in self.options:
+                raise ValueError(f"replayed: there is no option {name}")
+            self.options[name].parse(name, text)
+        return self
+
+    @model_validator(mode="after")
     def _with_slo(self) -> Scenario:
         if self.slo is not None:
             own = self.slo.options()
@@ -84,19 +96,33 @@ class Scenario(BaseModel):
 
     @property
     def arrivals(self) -> str:
-        """How requests come by default, in a few words."""
-        if self.pacing is None or not self.pacing.open:
-            return f"users {self.users}"
-        rate = "" if self.pacing.rate is None else f" {self.pacing.rate:g}/s"
-        return f"arrivals {self.pacing.kind}{rate}"
+        """How requests come by default, in a few words, and what else a run may say."""
+        users = f"{self.users} user{'' if self.users == 1 else 's'}"
+        if self.pacing is None:
+            return users
+        if not self.pacing.open:
+            return f"{users}, or --rate"
+        rate = "" if self.pacing.rate is None else f" {self.pacing.rate:g} {self.pacing.unit}/s"
+        return f"{self.pacing.kind}{rate}, or --arrivals closed"
 
-    def defaults(self) -> dict[str, Any]:
-        return {name: option.default for name, option in self.options.items()}
+    def defaults(self, pacing: Pacing | None = None) -> dict[str, Any]:
+        """Under the pacing of a run; None: its own."""
+        values = {name: option.default for name, option in self.options.items()}
+        if pacing is not None and pacing.trace:
+            values |= {
+                name: self.options[name].parse(name, text) for name, text in self.replayed.items()
+            }
+        return values
 
-    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """All options with `--name value` or `--name=value` pairs taken in. Raises UsageError of all faults."""
-        values, faults = self.defaults(), []
-        for flag, name, text in self._pairs(arguments):
+    def parse(
+        self, arguments: Sequence[str], pacing: Pacing | None = None, others: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """All options with `--name value` or `--name=value` pairs taken in. Raises UsageError of all faults.
+
+        `others`: flags that whoever took the arguments knows beside the scenario's, for hints.
+        """
+        values, faults = self.defaults(pacing), []
+        for flag, name, text in self._pairs(arguments, others):
             try:
                 values[name] = self.options[name].parse(flag.removeprefix("--"), text)
             except UsageError as error:
@@ -130,28 +156,29 @@ class Scenario(BaseModel):
             if option.note_when_off and options[name] is None
         ]
 
-    def _pairs(self, arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    def _pairs(
+        self, arguments: Sequence[str], others: Collection[str]
+    ) -> Iterator[tuple[str, str, str]]:
         """Flag, option name and value text of each pair. Raises UsageError."""
         rest = list(arguments)
         while rest:
             flag, _, text = rest.pop(0).partition("=")
             name = flag.removeprefix("--").replace("-", "_")
             if not flag.startswith("--") or name not in self.options:
-                raise UsageError(f"{self.name} has no option {flag!r}", hint=self._nearest(name))
+                raise UsageError(
+                    f"{self.name} has no option {flag!r}", hint=self._nearest(flag, others)
+                )
             if not text:
                 if not rest:
                     raise UsageError(f"{flag} needs a value", hint=self.options[name].form())
                 text = rest.pop(0)
             yield flag, name, text
 
-    def _nearest(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self.options, 1, 0.4)
-        known = ", ".join("--" + option.replace("_", "-") for option in self.options)
-        return (
-            f"did you mean --{near[0].replace('_', '-')}?"
-            if near
-            else f"its options: {known or 'none'}"
-        )
+    def _nearest(self, flag: str, others: Collection[str]) -> str:
+        own = ["--" + option.replace("_", "-") for option in self.options]
+        names = [one.removeprefix("--") for one in (*own, *others)]
+        near = difflib.get_close_matches(flag.removeprefix("--").replace("_", "-"), names, 1, 0.6)
+        return f"did you mean --{near[0]}?" if near else f"its options: {', '.join(own) or 'none'}"
 
 
 def longest(value: Any) -> int:

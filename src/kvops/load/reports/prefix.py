@@ -22,7 +22,8 @@ from kvops.load.reports.spread import cells, finite, ratio
 from kvops.load.statistics import Series, series
 from kvops.units import format_ratio
 
-LEAST_WARM = 5
+LEAST = 5
+"""Answers, warm and cold, under which nothing is said of either; a median takes as many."""
 State = Literal["cold", "warm", "between"]
 
 
@@ -46,10 +47,15 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 def judge(data: RunData) -> Verdict:
     least = data.info.options["min_hit_share"]
     failures, gaps = failure_lines(data.records), []
-    warm = _kind(data.records, "warm")
-    if warm.answered < LEAST_WARM:
+    cold, warm = (_kind(data.records, state) for state in ("cold", "warm"))
+    if cold.answered < LEAST:
         gaps.append(
-            f"{warm.answered} requests found a prefix that was there, {LEAST_WARM} are the least"
+            f"{cold.answered} requests were the first of their prefix, {LEAST} are the least that tell how much "
+            f"sooner the others are: --groups {LEAST}"
+        )
+    if warm.answered < LEAST:
+        gaps.append(
+            f"{warm.answered} requests found a prefix that was there, {LEAST} are the least: raise --prompts"
         )
     elif warm.hit_share is None:
         gaps.append("the node does not report cached_tokens in its usage: hits cannot be seen")
@@ -58,7 +64,16 @@ def judge(data: RunData) -> Verdict:
             f"{format_ratio(warm.hit_share)} of the tokens of warm prompts came from the cache, under the wanted "
             f"{format_ratio(least)}: prefix caching is off, or blocks were evicted in between"
         )
-    return verdict(failures, [*gaps, *client_gaps(data)], _notes(data))
+    return verdict(failures, [*gaps, *client_gaps(data)], _notes(data), _met(warm, least))
+
+
+def _met(warm: Kind, least: float) -> list[str]:
+    if warm.hit_share is None:
+        return []
+    return [
+        f"{format_ratio(warm.hit_share)} of the tokens of {warm.answered} warm prompts came from the cache, "
+        f"{format_ratio(least)} are wanted"
+    ]
 
 
 def facts(data: RunData) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Recall by length and depth: a heat map, Wilson's lower bound, and a control without a needle per length."""
+"""Recall by length and depth: a heat map, Wilson's lower bound, and a control without a needle per length.
+
+The recall found must reach `min_recall`, and the answers must be so many that they show `shown_recall`: one needle of
+one is all of them, and shows next to nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from kvops.load.statistics import wilson_lower
 from kvops.units import format_ratio, format_whole
 
 LENGTH_TOLERANCE = 0.02
+SPOT_CHECK = 0.9
+"""A run that shows less recall than this is told to be a spot check."""
 
 Place = tuple[int, float | None]
 """Length and depth; depth None is the control."""
@@ -44,7 +50,63 @@ def judge(data: RunData) -> Verdict:
         gaps.append(
             f"{len(planned) - len(asked)} of {len(planned)} prompts were not asked to the end"
         )
-    return verdict(failures, gaps, _notes(asked))
+    # Kept runs of before have no such bound.
+    shown = min(options.get("shown_recall", 0.0), options["min_recall"])
+    if (low := wilson_lower(hits, n)) is not None and low < shown:
+        gaps.append(
+            f"{hits} of {n} found shows a recall of {_floor(low)} with 95 % confidence, under the wanted "
+            f"{format_ratio(shown)}: {_more(data, hits, n, shown)}"
+        )
+    spot = [] if failures or gaps else _spot_check(data, hits, n)
+    return verdict(
+        failures, gaps, [*_notes(asked), *spot], _met(asked, hits, n, options["min_recall"])
+    )
+
+
+def _met(asked: Sequence[RequestRecord], hits: int, n: int, wanted: float) -> list[str]:
+    controls = sum(record.needle is not None and record.needle.depth is None for record in asked)
+    return [
+        f"{hits} of {n} numbers found, {format_ratio(wanted)} are wanted",
+        f"{controls} of {controls} prompts without a number brought none",
+    ]
+
+
+def _spot_check(data: RunData, hits: int, n: int) -> list[str]:
+    low = wilson_lower(hits, n)
+    if low is None or low >= SPOT_CHECK:
+        return []
+    return [
+        f"a spot check: it shows a recall of at least {_floor(low)}; {_more(data, hits, n, SPOT_CHECK)}"
+    ]
+
+
+def _more(data: RunData, hits: int, n: int, share: float) -> str:
+    """How many prompts would show it, if no more are lost."""
+    options = data.info.options
+    needed = needed_hits(n - hits, share)
+    places = len(set(options["lengths"])) * len(set(options["depths"]))
+    lost = "none" if hits == n else f"no more than {n - hits}"
+    return (
+        f"{format_ratio(share)} takes {needed} prompts with {lost} lost, --repeats "
+        f"{math.ceil(needed / places)}"
+    )
+
+
+def needed_hits(lost: int, share: float) -> int:
+    """Smallest n of which all but `lost` are found and Wilson's lower bound is `share`, which is under 1."""
+    low, high = lost, max(64, 2 * lost)
+    while (wilson_lower(high - lost, high) or 0.0) < share:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = (wilson_lower(middle - lost, middle) or 0.0) >= share
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def _floor(share: float) -> str:
+    """Never more than is shown."""
+    return f"{math.floor(100 * share)} %"
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -84,7 +146,9 @@ def _headline(hits: int, n: int) -> str:
     if low is None:
         return "no prompt was answered"
     percent = "100" if hits == n else f"{100 * hits / n:.1f}"  # 249 of 250 is not 100 %
-    return f"recall {percent} % ({hits} of {n}); at least {math.floor(100 * low)} % with 95 % confidence (Wilson)"
+    return (
+        f"recall {percent} % ({hits} of {n}); at least {_floor(low)} with 95 % confidence (Wilson)"
+    )
 
 
 def _in_order(item: tuple[Place, object]) -> tuple[int, float]:

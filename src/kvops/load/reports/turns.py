@@ -35,18 +35,30 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 def judge(data: RunData) -> Verdict:
     failures, gaps, least = failure_lines(data.records), [], data.info.options["min_reuse"]
     reused, context, later = _reused(data.records)
+    told = len(_pairs(_later(data.records), _before(data.records)))
     if later < LEAST:
         gaps.append(
             f"{later} later turns were answered, {LEAST} are the least: raise --loops or --turns"
         )
-    elif reused is None:
-        gaps.append("the node does not report cached_tokens in its usage: reuse cannot be seen")
+    elif reused is None or told < later:
+        gaps.append(
+            f"the node reports cached_tokens in the usage of {told} of {later} later turns: reuse cannot be seen"
+        )
     elif reused / context < least:
         failures.append(
             f"{format_ratio(reused / context)} of the context of the turn before came from the cache, under the "
             f"wanted {format_ratio(least)}"
         )
-    return verdict(failures, [*gaps, *client_gaps(data)])
+    return verdict(failures, [*gaps, *client_gaps(data)], met=_met(reused, context, least))
+
+
+def _met(reused: int | None, context: int, least: float) -> list[str]:
+    if reused is None or not context:
+        return []
+    return [
+        f"{format_ratio(reused / context)} of the context of the turn before came from the cache, "
+        f"{format_ratio(least)} are wanted"
+    ]
 
 
 def facts(data: RunData) -> dict[str, Any]:
@@ -109,11 +121,15 @@ def _turn(number: int, own: Sequence[RequestRecord], before: dict[int, RequestRe
 
 def _reused(records: Sequence[RequestRecord]) -> tuple[int | None, int, int]:
     """Cached tokens of all later turns, the tokens of the turns before them, and how many later turns there are."""
-    before = _before(records)
-    later = [one for one in records if one.expected and one.seq in before]
-    pairs = _pairs(later, before)
+    later = _later(records)
+    pairs = _pairs(later, _before(records))
     context = sum(context for _, context in pairs)
     return (sum(cached for cached, _ in pairs) if context else None), context, len(later)
+
+
+def _later(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    before = _before(records)
+    return [one for one in records if one.expected and one.seq in before]
 
 
 def _pairs(own: Sequence[RequestRecord], before: dict[int, RequestRecord]) -> list[tuple[int, int]]:

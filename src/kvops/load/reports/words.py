@@ -50,7 +50,7 @@ def latencies(found: Analysis) -> list[tuple[str, Rows]]:
 def _latency_rows(total: Summary) -> Rows:
     named = [
         ("first token", total.ttft),
-        ("from the wanted send", total.scheduled_ttft),
+        ("first token as scheduled", total.scheduled_ttft),
         ("gap between deltas", total.itl),
         ("per output token", total.tpot),
         ("whole answer", total.e2e),
@@ -112,7 +112,7 @@ def _arrivals(pacing: Pacing) -> Iterator[str]:
     yield pacing.kind
     if pacing.rate is not None:
         end = "" if pacing.rate_end is None else f" to {pacing.rate_end:g}"
-        yield f"{pacing.rate:g}{end} requests/s"
+        yield f"{pacing.rate:g}{end} {pacing.unit}/s"
     if pacing.kind == "gamma":
         yield f"burstiness {pacing.burstiness:g}"
     if pacing.burst_size:
