@@ -17,7 +17,8 @@ KvopsError
 │   └── EngineDied
 ├── AuditBroken             an audit is not as it was written                exit 1
 ├── AlertNotDelivered       a drill of alert delivery failed                 exit 1
-├── LoadRunError            a load run could not be made                     exit 1
+├── LoadRunError            a load run could not be made                     exit 3
+│   └── RunUnreadable     what is kept of it cannot be read                  exit 2
 └── RequestError            an HTTP request is answered with an error object (design §6)
     ├── InvalidRequest            400 invalid_request
     ├── BadFraming                400 invalid_request, and the connection is closed
@@ -149,6 +150,12 @@ class AlertNotDelivered(KvopsError):
 
 class LoadRunError(KvopsError):
     code = "load_run"
+    exit_code = 3
+
+
+class RunUnreadable(LoadRunError):
+    code = "run_unreadable"
+    exit_code = 2
 
 
 class RequestError(KvopsError):

@@ -35,7 +35,7 @@ def keep(
     server: Iterable[ServerSample] = (),
     **changes: Any,
 ) -> Path:
-    """The folder of a finished run under `folder`."""
+    """The folder of a finished run under `folder`. The records become its own, numbered in their order."""
     info = runs.RunInfo(
         **{
             "run": f"{scenario}-{len(list(folder.glob('*')))}", "scenario": scenario, "report": report,
@@ -46,7 +46,11 @@ def keep(
         | changes
     )  # fmt: skip
     made = runs.create(info, folder)
-    for name, lines in ((REQUESTS_FILE, records), (CLIENT_FILE, client), (SERVER_FILE, server)):
+    own = [
+        msgspec.structs.replace(record, run=info.run, scenario=info.scenario, seq=number)
+        for number, record in enumerate(records)
+    ]
+    for name, lines in ((REQUESTS_FILE, own), (CLIENT_FILE, client), (SERVER_FILE, server)):
         text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         (made.folder / name).write_bytes(text)
     return made.folder

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kvops.errors import LoadRunError
+from kvops.errors import RunUnreadable
 from kvops.load.records import compact
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -23,17 +23,17 @@ class Kept(msgspec.Struct, Generic[T], frozen=True):
 
 
 def read(path: Path, kind: type[T]) -> Kept[T]:
-    """A file that is not there holds no lines. Raises LoadRunError when it cannot be read at all."""
+    """A file that is not there holds no lines. Raises RunUnreadable when it cannot be read at all."""
     decoder, lines, broken, cut = msgspec.json.Decoder(kind), list[T](), 0, False
     try:
         for line in _lines(path):
             cut = not line.endswith(b"\n")
             try:
                 lines.append(compact(decoder.decode(line)))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 broken += 1
     except OSError as error:
-        raise LoadRunError(f"{path} cannot be read: {error.strerror}") from error
+        raise RunUnreadable(f"{path} cannot be read: {error.strerror}") from error
     return Kept(lines, tuple(_damage(path.name, broken, cut)))
 
 

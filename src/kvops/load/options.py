@@ -61,6 +61,30 @@ class Option(BaseModel):
                 f"--{name} {text}: {error}", hint=f"--{name} takes {self.form()}: {self.help}"
             ) from error
 
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is one that was parsed, as far as that can be told afterwards: files may be gone."""
+        if value is None:
+            return self.default is None
+        match self.type:
+            case "text" | "file" | "keys":
+                return isinstance(value, str)
+            case "lengths" | "choice":
+                return isinstance(value, str) and self._takes(value)
+            case "ints" | "floats":
+                return isinstance(value, list) and bool(value) and all(map(self._counts, value))
+            case "int" | "float" | "duration":
+                return self._counts(value)
+
+    def _takes(self, text: str) -> bool:
+        try:
+            return bool(self._value(text))
+        except ValueError:
+            return False
+
+    def _counts(self, value: Any) -> bool:
+        kind = int if self.type in ("int", "ints") else int | float
+        return isinstance(value, kind) and not isinstance(value, bool) and self._in_bounds(value)
+
     def form(self) -> str:
         """What may be given, in words."""
         forms = {"int": "a whole number", "float": "a number", "text": "text", "ints": "whole numbers, 1,2,3",
@@ -109,10 +133,13 @@ class Option(BaseModel):
         return self._bounded(value)
 
     def _bounded(self, value: float) -> float:
-        low, high = self.minimum, self.maximum
-        if not (low is None or value >= low) or not (high is None or value <= high):
+        if not self._in_bounds(value):
             raise ValueError(f"{shown(value)} is out of bounds")
         return value
+
+    def _in_bounds(self, value: float) -> bool:
+        low, high = self.minimum, self.maximum
+        return (low is None or value >= low) and (high is None or value <= high)
 
     def _lengths(self, text: str) -> str:
         lengths = Lengths.parse(text)

@@ -7,13 +7,13 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from kvops import __version__, paths
-from kvops.errors import LoadRunError, UsageError
+from kvops.errors import LoadRunError, RunUnreadable, UsageError
 from kvops.load.pacing import Pacing
 from kvops.telemetry.snapshot import NodeSnapshot
 
@@ -23,6 +23,8 @@ RESERVE_FILE = ".reserve"
 RESERVE = 32 * 1024
 """Bytes."""
 
+Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+"""Unix seconds, to the end of the year 9999: beyond it no calendar writes a date."""
 Status = Literal["running", "finished", "interrupted", "failed"]
 
 
@@ -33,7 +35,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     report: str
     """Which report reads the records: recall, injection, ramp or plain."""
     options: dict[str, Any]
-    users: int
+    users: Annotated[int, msgspec.Meta(ge=1)]
     duration: float | None = None
     """Bound of the run, seconds."""
     pacing: Pacing = Pacing()
@@ -47,8 +49,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     before: NodeSnapshot | None = None
     after: NodeSnapshot | None = None
     """None: the node had no snapshot to give."""
-    started_at: float
-    finished_at: float | None = None
+    started_at: Moment
+    finished_at: Moment | None = None
     status: Status = "running"
     """A run whose kvops was killed stays `running`."""
     reason: str = ""
@@ -82,7 +84,8 @@ def new_id(scenario: str, now: float) -> str:
 
 def create(info: RunInfo, parent: Path | None = None) -> Run:
     """Make the run's folder under `parent` (default: the state folder). Raises UsageError."""
-    base = parent or paths.runs_dir()
+    # Locust, which runs in the folder itself, is told where it is.
+    base = (parent or paths.runs_dir()).absolute()
     try:
         run = Run(paths.make_private(base) / info.run, info)
         run.folder.mkdir(mode=0o700)
@@ -98,15 +101,17 @@ def create(info: RunInfo, parent: Path | None = None) -> Run:
 
 
 def load(folder: Path) -> Run:
-    """Raises LoadRunError when `folder` holds no readable run."""
+    """Raises RunUnreadable when `folder` holds no readable run."""
     try:
         return Run(folder, msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunInfo))
-    except (OSError, msgspec.DecodeError) as error:
-        raise LoadRunError(f"{folder} holds no readable run: {error}") from error
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise RunUnreadable(f"{folder} holds no readable run: {error}") from error
 
 
 def find(text: str | None) -> Run:
-    """A run by folder, by id or by the start of an id; None is the latest. Raises UsageError, LoadRunError."""
+    """A run by folder, by id or by the start of an id; None is the latest. Raises UsageError, RunUnreadable."""
+    if text == "":
+        raise UsageError("an empty name is no run", hint="kvops load runs lists them")
     if text is not None and (Path(text) / RUN_FILE).is_file():
         return load(Path(text))
     known = folders()

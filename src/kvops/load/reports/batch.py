@@ -30,7 +30,9 @@ def judge(data: RunData) -> Verdict:
         )
     least, rate = options["min_tokens_per_second"], found["output_tokens_per_second"]
     if least is not None and rate is None:
-        gaps.append("no time passed between the first request and the last answer: there is no rate")
+        gaps.append(
+            "no time passed between the first request and the last answer: there is no rate"
+        )
     if least is not None and rate is not None and rate < least and not gaps:
         blame, excused = blamed(
             data, [f"{rate:.1f} output tokens/s are under the wanted {least:g}"]
