@@ -127,8 +127,9 @@ def _environment(handover: Handover, target: Target) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("LOCUST_", "KVOPS_"))
     }
+    home = os.environ.get("KVOPS_HOME")
     passed = {
-        "KVOPS_HOME": os.environ.get("KVOPS_HOME"),
+        "KVOPS_HOME": home and str(Path(home).expanduser().absolute()),
         "KVOPS_API_KEY": target.api_key,
         "KVOPS_ADMIN_TOKEN": target.token,
         "KVOPS_CONTROL_URL": target.control_url,

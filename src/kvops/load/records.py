@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kvops.errors import LoadRunError
-
 REQUESTS_FILE = "requests.jsonl"
 CLIENT_FILE = "client.jsonl"
 SERVER_FILE = "server.jsonl"
@@ -55,7 +53,7 @@ class ErrorClass(enum.StrEnum):
     STALL_TIMEOUT = "stall_timeout"
     TOTAL_TIMEOUT = "total_timeout"
     BAD_ANSWER = "bad_answer"
-    """Not HTTP, not JSON, or larger than the client's bound."""
+    """Not HTTP, a status that is neither 200 nor an error, not JSON, nonsense in it, or over the client's bounds."""
     NOT_A_STREAM = "not_a_stream"
     """A stream was asked for, and the whole answer came at once: there is no first token to time."""
     EMPTY_OUTPUT = "empty_output"
@@ -266,11 +264,14 @@ class Tail(Generic[T]):
         self._offset = 0
 
     def new(self) -> list[T]:
-        """Raises LoadRunError on a line that is not of the kind."""
+        """Without those that are not of the kind: what is lost of a file is told when the run is read back."""
+        return [line for line in map(self._decoded, self._lines()) if line is not None]
+
+    def _decoded(self, line: bytes) -> T | None:
         try:
-            return [compact(self._decoder.decode(line)) for line in self._lines()]
-        except msgspec.DecodeError as error:
-            raise LoadRunError(f"{self._path} holds a broken line: {error}") from error
+            return compact(self._decoder.decode(line))
+        except (msgspec.DecodeError, RecursionError):
+            return None
 
     def _lines(self) -> list[bytes]:
         try:
@@ -284,15 +285,13 @@ class Tail(Generic[T]):
 
 
 def read_records(folder: Path) -> list[RequestRecord]:
-    """All records of a run, in the order they ended. Raises LoadRunError."""
+    """All readable records of a run, in the order they ended."""
     return Tail(folder / REQUESTS_FILE, RequestRecord).new()
 
 
 def read_client(folder: Path) -> list[ClientSample]:
-    """Raises LoadRunError."""
     return Tail(folder / CLIENT_FILE, ClientSample).new()
 
 
 def read_server(folder: Path) -> list[ServerSample]:
-    """Raises LoadRunError."""
     return Tail(folder / SERVER_FILE, ServerSample).new()
