@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def gate(
     control: bool = True,
     key: bool = True,
     folder: Path | None = None,
+    terms: Terms = Terms(),
 ) -> Report:
     """`control`: the control plane is known; `key`: the API key is, where the node has one."""
 
@@ -64,7 +66,7 @@ def gate(
         try:
             checks = plan(profile, CHECKS, only)
             return await runner.run(
-                target, client, profile.name, checks, terms=Terms(folder=folder)
+                target, client, profile.name, checks, terms=replace(terms, folder=folder)
             )
         finally:
             if client is not None:

@@ -98,7 +98,7 @@ def test_a_regression_can_be_waived() -> None:
     now = report(measured(ttft_64=series(noise(2, 20, 2))), waivers=(waiver,))
     made = baseline.compared(now, before, RULES)
     assert (made.verdict, made.exit_code) == ("warn", 0)
-    assert words.conclusion(made) == "passed with 1 waiver"
+    assert words.conclusion(made) == "passed with 1 waiver; 1 of 2 required checks passed"
 
 
 def test_what_was_not_measured_again_or_otherwise_is_never_a_pass() -> None:
@@ -191,7 +191,7 @@ def test_last_is_the_latest_good_run_of_the_same_thing(kvops_home: Path) -> None
     other = msgspec.structs.replace(good.target, model="other")
     elsewhere = msgspec.structs.replace(good.target, name="m", url="http://127.0.0.1:2")
     keep("20260103T000000-c", msgspec.structs.replace(good, target=other))
-    keep("20260104T000000-d", msgspec.structs.replace(good, verdict="fail", exit_code=1))
+    keep("20260104T000000-d", report(*good.checks, row("fail", "a.b")))
     keep("20260105T000000-e", msgspec.structs.replace(good, profile="golive"))
     keep("20260106T000000-f", report(row()))
     keep("20260107T000000-g", msgspec.structs.replace(good, target=elsewhere))
@@ -205,6 +205,39 @@ def test_without_an_earlier_run_a_skipped_row_says_so() -> None:
     assert (one_row(made).verdict, made.verdict) == ("skip", "pass")
     assert "no earlier good run" in str(one_row(made).observed)
     assert baseline.compared(report(row("skip")), None, RULES).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (report(row()), "run-a, does not count, it measured nothing"),
+        (report(measured(a=series([1.0] * 9)), row("fail", "a.b")), "it was not good: fail"),
+        (report(measured(a=series([1.0] * 9)), profile="golive"), "it is of profile golive"),
+        (report(row(), profile="golive"), "profile golive; it measured nothing"),
+    ],
+)
+def test_it_is_said_why_a_kept_run_does_not_count(
+    kept: Report, says: str, kvops_home: Path
+) -> None:
+    runs.save(msgspec.structs.replace(kept, run_id="run-a"))
+    found = one_row(baseline.compared(report(row()), None, RULES))
+    assert says in str(found.observed)
+
+
+def test_an_open_comparison_names_the_line_to_write() -> None:
+    check = row("pass", "perf.ttft_truth", parameters={"requests": 8, "budget": 10.0})
+    few = msgspec.structs.replace(check, samples={"ttft.idle": series([1.0] * 3)})
+    found = baseline.compared(report(few), report(few), RULES).checks[-1]
+    assert found.verdict == "inconclusive"
+    assert "{id: perf.ttft_truth, parameters: {budget: 40}}" in found.remedy
+
+
+@pytest.mark.parametrize(("count", "is_open"), [(3, True), (40, False)])
+def test_a_series_is_open_until_its_comparison_is_decided(count: int, is_open: bool) -> None:
+    before = report(measured(a=series(noise(1, 40, 1))))
+    assert baseline.still_open(before, RULES, "a", series(noise(1, count, 2))) is is_open
+    assert not baseline.still_open(before, RULES, "b", series([1.0] * 3)), "no such series then"
+    assert not baseline.still_open(None, RULES, "a", series([1.0] * 3)), "nothing is compared"
 
 
 def test_another_model_is_refused_unless_forced() -> None:

@@ -174,7 +174,7 @@ def burst(after: float, before: float = 0.2, overload: bool = True) -> RunData:
     records = [answer(recovery.BASELINE, at * (before + 0.2), ttft=before) for at in range(10)]
     records += [answer(recovery.BURST, 10.0, ttft=3.0 if overload else before) for _ in range(10)]
     records += [refused(recovery.BURST, 10.0)] if overload else []
-    records += [answer(recovery.RECOVERY, 12 + at * (after + 0.2), ttft=after) for at in range(12)]
+    records += [answer(recovery.RECOVERY, 12 + at * (after + 0.2), ttft=after) for at in range(24)]
     return run("burst_and_recover", records, **OPTIONS)
 
 

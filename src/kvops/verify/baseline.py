@@ -18,12 +18,16 @@ from kvops.units import format_ratio
 from kvops.verify import runs
 from kvops.verify.check import Samples
 from kvops.verify.facts import Facts
-from kvops.verify.profile import BaselineRules
+from kvops.verify.profile import BaselineRules, SeriesRule
 from kvops.verify.result import BaselineFacts, CheckResult, Report, concluded, exit_code
 from kvops.verify.resume import differences
 from kvops.verify.series import Judgement, judge, middle, pooled
 from kvops.verify.waivers import BASELINE, covering
 
+_AMOUNTS = ("budget", "requests", "repeats", "rounds", "baseline", "seconds")
+"""Parameters by which a check measures more, the best first."""
+_COUNTS_ONLY = ("min_samples", "samples", "budget")
+"""Parameters that change how many values there are, and nothing of what they are."""
 _TITLE = "Not worse than before"
 _PURPOSE = "A measurement is not worse than in the last good run, by a two-sample test with a floor of what counts."
 
@@ -44,12 +48,54 @@ def named(text: str) -> Report | None:
 def last_good(target: Target, facts: Facts, profile: str) -> Report | None:
     """The latest kept run of this profile on this node, with this engine and model, that exited with 0 and measured."""
     for report in runs.reports():
-        same_node = report.target.name == target.name or report.target.url == target.url
-        alike = not unlike(report.target, facts) and report.profile == profile
-        measured = any(check.samples for check in report.checks)
-        if same_node and alike and measured and report.exit_code == 0:
+        if _is_of(report, target.name, target.url) and not _obstacles(report, facts, profile):
             return report
     return None
+
+
+def _is_of(report: Report, name: str, url: str) -> bool:
+    return report.target.name == name or report.target.url == url
+
+
+def _obstacles(report: Report, facts: Facts, profile: str) -> list[str]:
+    """Why a run of the same node does not count as the last good one, in words; empty when it does."""
+    found = [] if report.profile == profile else [f"it is of profile {report.profile}"]
+    found += unlike(report.target, facts)
+    if report.exit_code != 0:
+        found.append(f"it was not good: {report.verdict}")
+    if not any(check.samples for check in report.checks):
+        found.append("it measured nothing")
+    return found
+
+
+def _why_none(report: Report) -> str:
+    """Of the kept runs of this node the one that nearly counted, with what it lacks."""
+    target = report.target
+    others = [
+        (kept, _obstacles(kept, target, report.profile))
+        for kept in runs.reports()
+        if kept.run_id != report.run_id and _is_of(kept, target.name, target.url)
+    ]
+    if not others:
+        return "no earlier good run is kept, nor any other of this node"
+    # The first of the nearest is the latest of them.
+    kept, lacks = min(others, key=lambda one: len(one[1]))
+    return f"no earlier good run is kept: the nearest, {kept.run_id}, does not count, {'; '.join(lacks)}"
+
+
+def still_open(before: Report | None, rules: BaselineRules, name: str, samples: Samples) -> bool:
+    """Whether a series of `before` cannot be told yet from these samples of now, and more of them may tell."""
+    for was in before.checks if before else ():
+        if name in was.samples:
+            found = judge(
+                was.samples[name],
+                samples,
+                _tolerance(name, rules),
+                rules.confidence,
+                rules.min_samples,
+            )
+            return found.verdict == "inconclusive"
+    return False
 
 
 def unlike(before: Facts, now: Facts) -> list[str]:
@@ -76,7 +122,7 @@ def require_alike(before: Report, facts: Facts, *, force: bool) -> None:
 
 def compared(report: Report, before: Report | None, rules: BaselineRules) -> Report:
     """`report` with a row a series, and the verdict that follows. Without an earlier run a skipped row says so."""
-    rows = list(_rows(report, before, rules)) if before else [_nothing(rules)]
+    rows = list(_rows(report, before, rules)) if before else [_nothing(report, rules)]
     rows = [
         msgspec.structs.replace(row, waived=covering(report.waivers, row.id, row.verdict))
         for row in rows
@@ -146,7 +192,7 @@ class _Pair:
         if self.after is None:
             return "not measured in this run"
         now = self.check.parameters
-        then = {key: value for key, value in self.was.parameters.items() if key != "min_samples"}
+        then = {key: value for key, value in self.was.parameters.items() if key not in _COUNTS_ONLY}
         changed = [key for key, value in then.items() if value != now.get(key)]
         if changed:
             return f"measured with another {', '.join(changed)}"
@@ -182,8 +228,7 @@ def _row(
     name: str, check: CheckResult, given: str | tuple[Samples, Samples | None], rules: BaselineRules
 ) -> CheckResult:
     """`given`: the series then and now, or why they cannot be compared."""
-    rule = next((r for pattern, r in rules.series.items() if fnmatch.fnmatch(name, pattern)), None)
-    tolerance = rules.tolerance if rule is None or rule.tolerance is None else rule.tolerance
+    rule, tolerance = _rule(name, rules), _tolerance(name, rules)
     severity = rules.severity if rule is None or rule.severity is None else rule.severity
     expected = f"at most {format_ratio(tolerance)} worse"
     if isinstance(given, str) or given[1] is None:
@@ -207,29 +252,52 @@ def _row(
         took_seconds=0.0,
         parameters={"tolerance": tolerance, "confidence": rules.confidence},
         evidence=found.evidence | {"check": check.id},
-        remedy="" if found.verdict == "pass" else _remedy(found, check.id),
+        remedy="" if found.verdict == "pass" else _remedy(found, check),
     )
 
 
-def _remedy(found: Judgement, check: str) -> str:
+def _rule(name: str, rules: BaselineRules) -> SeriesRule | None:
+    return next((r for pattern, r in rules.series.items() if fnmatch.fnmatch(name, pattern)), None)
+
+
+def _tolerance(name: str, rules: BaselineRules) -> float:
+    """Relative change for the worse of this series that is put up with."""
+    rule = _rule(name, rules)
+    return rules.tolerance if rule is None or rule.tolerance is None else rule.tolerance
+
+
+def _remedy(found: Judgement, check: CheckResult) -> str:
     if found.verdict == "inconclusive":
-        return f"let {check} measure more, in both runs: its parameters in the profile"
+        return f"on an idle machine, or with more values, {_more(check)}for this run and for a new one to compare with"
     return "look at what changed since (kvops config history), and run again on an idle machine"
 
 
-def _nothing(rules: BaselineRules) -> CheckResult:
+def _more(check: CheckResult) -> str:
+    """The line that lets a check measure four times as much; empty where no parameter does."""
+    for name in _AMOUNTS:
+        given = check.parameters.get(name)
+        if isinstance(given, int | float):
+            line = f"{{id: {check.id}, parameters: {{{name}: {4 * given:g}}}}}"
+            return f"in a profile of your own (extends: …) {line}, "
+    return ""
+
+
+def _nothing(report: Report, rules: BaselineRules) -> CheckResult:
+    measured = any(check.samples for check in report.checks)
     return CheckResult(
         id=f"{BASELINE}none",
         title=_TITLE,
         purpose=_PURPOSE,
         severity=rules.severity,
         verdict="skip",
-        observed="no earlier good run of this profile, node, engine and model is kept",
+        observed=_why_none(report),
         expected=None,
         unit="",
         n=0,
         took_seconds=0.0,
         parameters={},
         evidence={},
-        remedy="this run can be the first: --baseline last finds it the next time",
+        remedy="this run can be the first: --baseline last finds it the next time, if it is good"
+        if measured
+        else f"profile {report.profile} measures nothing here: take one that does, such as golive",
     )

@@ -16,6 +16,7 @@ from rich.console import Console
 from kvops.errors import KvopsError
 from kvops.telemetry.clients.kvops import KvopsClient
 from kvops.verify import baseline, outputs, pictures, resume, runner, runs
+from kvops.verify.check import Samples
 from kvops.verify.display import display
 from kvops.verify.estimates import Estimates, last_times
 from kvops.verify.facts import Facts
@@ -78,6 +79,9 @@ class _Comparison:
         if self._before is not None:
             baseline.require_alike(self._before, facts, force=order.asked.force_baseline)
 
+    def still_open(self, name: str, samples: Samples) -> bool:
+        return baseline.still_open(self._before, self._order.plan.profile.baseline, name, samples)
+
     def judged(self, report: Report) -> Report:
         if self._order.asked.baseline is None or report.verdict in ("unreachable", "interrupted"):
             return report
@@ -129,6 +133,7 @@ def _terms(order: Order, run_id: str, comparison: _Comparison) -> runner.Terms:
         keep=_keep,
         earlier=order.earlier,
         agrees=agrees,
+        still_open=comparison.still_open,
     )
 
 

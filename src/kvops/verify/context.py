@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.targets import Target
@@ -14,6 +15,11 @@ from kvops.verify.api import Api
 from kvops.verify.facts import Facts
 from kvops.verify.prompts import PromptFitter
 
+if TYPE_CHECKING:
+    from kvops.verify.check import Samples
+
+StillOpen = Callable[[str, "Samples"], bool]
+"""Whether the comparison of a series, by its name, with that of an earlier run needs more samples than these."""
 POLL_SECONDS = 0.02
 
 
@@ -28,6 +34,8 @@ class Context:
     """Where this run is kept: a load run of a check makes its folder in it; None where nothing is kept."""
     allow_remote: tuple[str, ...] = ()
     """Hosts beside this one that may be loaded."""
+    still_open: StillOpen = lambda name, samples: False
+    """True as long as `--baseline` asks for more."""
     began: float = field(default_factory=time.time)
     """Unix seconds."""
 

@@ -26,8 +26,9 @@ from kvops.verify import keeping, needs
 from kvops.verify.addressed import addressed
 from kvops.verify.api import Api
 from kvops.verify.check import Finding, Outcome
-from kvops.verify.context import Context
+from kvops.verify.context import Context, StillOpen
 from kvops.verify.facts import Facts, discover
+from kvops.verify.prompts import CannotFit
 from kvops.verify.result import CheckResult, Environment, Report, TargetFacts, concluded, exit_code
 from kvops.verify.selection import LeftOut, PlannedCheck
 from kvops.verify.verdict import RunVerdict
@@ -60,6 +61,8 @@ class Terms:
     """The interrupted run that this one goes on with: what it has is not run again."""
     agrees: Callable[[Facts], None] = lambda facts: None
     """Raises when the node is not the one it was."""
+    still_open: StillOpen = lambda name, samples: False
+    """Whether a series needs more samples to be compared."""
 
 
 async def run(
@@ -88,6 +91,7 @@ async def run(
             facts=gate.facts,
             folder=terms.folder,
             allow_remote=terms.allow_remote,
+            still_open=terms.still_open,
         )
         await _run_checks(context, gate, progress, ended)
     except NodeUnreachable as error:
@@ -217,6 +221,8 @@ async def _outcome(planned: PlannedCheck, context: Context) -> Outcome:
             return await planned.check.run(context, planned.parameters)
     except Finding as finding:
         return finding.outcome
+    except CannotFit as unfit:
+        return _open(unfit.reason, unfit.remedy)
     except TimeoutError:
         return await _silent(context, f"not finished within {format_duration(limit)}")
     except httpx.TimeoutException as error:

@@ -23,8 +23,8 @@ SCENARIO = "burst_and_recover"
 SHORTEST = 0.5
 """Seconds of a phase."""
 SETTLED = 2 * recovery.RUN
-"""Answers after the burst of which the last few must be as before; as many as in the baseline, up to MOST."""
-MOST = 30
+"""Answers after the burst of which the last few must be as before; twice as many as in the baseline, up to MOST."""
+MOST = 40
 
 
 class RecoversParameters(Parameters):
@@ -116,7 +116,7 @@ def is_back(records: Sequence[RequestRecord], parameters: RecoversParameters) ->
         [one for one in records if one.name == phase and one.expected and one.ttft is not None]
         for phase in (recovery.BASELINE, recovery.RECOVERY)
     )
-    if len(before) < recovery.RUN or len(after) < max(SETTLED, min(len(before), MOST)):
+    if len(before) < recovery.RUN or len(after) < max(SETTLED, min(2 * len(before), MOST)):
         return False
     after = sorted(after, key=lambda one: one.t_send)[-recovery.RUN :]
     first, usual = (median(one.ttft or 0.0 for one in some) for some in (after, before))
