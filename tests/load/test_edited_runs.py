@@ -12,13 +12,15 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
+from kvops import paths
+from kvops.cli.main import report
 from kvops.errors import RunUnreadable, UsageError
 from kvops.load import runs, scenarios
 from kvops.load.records import REQUESTS_FILE, ErrorClass
-from kvops.load.reports import base, summary
+from kvops.load.reports import base, csv_export, files, listing, summary
 from kvops.load.reports.base import RunData
 from tests.load.kept_runs import START, keep, samples
-from tests.load.made import answer
+from tests.load.made import answer, lost
 
 
 def read(folder: Path) -> RunData:
@@ -142,6 +144,36 @@ def console_text(shown: RenderableType) -> str:
     with console.capture() as captured:
         console.print(shown)
     return captured.get()
+
+
+BAD = "a\x1b]0;owned\x07\x1b[31mred\nPASS\u202eb\x9bc"
+
+
+def test_what_a_node_says_stays_one_line_without_control_characters(kvops_home: Path) -> None:
+    hostile = [
+        replace(lost(BAD, START + at, ErrorClass.HTTP_5XX_OTHER), error=BAD, group=BAD, finish_reason=BAD)
+        for at in range(3)
+    ]  # fmt: skip
+    good = [answer(BAD, START + 3 + at) for at in range(20)]
+    folder = keep(
+        paths.runs_dir(), [*hostile, *good], model=BAD, target=BAD, status="failed", reason=BAD
+    )
+    data = read(folder)
+    assert "PASS" in summary.judge(data).reasons[0]
+    listed = [cell for line in listing.kept() for cell in line.cells()]
+    page = files.page(data, summary.analyse(data)).decode()
+    table = csv_export.render(data.records).decode()
+    for text in (console_text(summary.render(data)), page, table, *summary.judge(data).reasons):
+        assert all(line.isprintable() for line in text.splitlines()), repr(text)
+        assert "\nPASS" not in text
+    assert all(cell.isprintable() for cell in listed)
+
+
+def test_an_error_stays_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    report(UsageError(f"the node says {BAD}", hint="look\nthere"))
+    told = capsys.readouterr().err
+    assert all(line.isprintable() for line in told.splitlines())
+    assert "look\nthere" in told
 
 
 def test_an_empty_name_is_no_run(kvops_home: Path) -> None:

@@ -19,6 +19,7 @@ from kvops.load import runs
 from kvops.load.records import REQUESTS_FILE, ErrorClass
 from kvops.load.reports import base, csv_export, document, files, summary
 from kvops.load.reports.base import RunData
+from kvops.printable import printable
 from tests.harness import run_kvops
 from tests.load.kept_runs import START, chat, keep, recall, samples
 from tests.load.made import answer, lost
@@ -107,7 +108,7 @@ def test_names_from_elsewhere_stay_text(tmp_path: Path, bad: str) -> None:
     folder = keep(tmp_path, [*hostile, answer(bad, START)], model=bad, reason=bad)
     text = page(folder)
     assert "<script" not in text
-    assert text.count(escape(bad)) >= 3, "in the title, the verdict and the failures"
+    assert text.count(escape(printable(bad))) >= 3, "in the title, the verdict and the failures"
 
 
 def test_no_request_still_makes_a_page(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from kvops import __version__, failpoints
 from kvops.cli.outside import outside
 from kvops.errors import KvopsError
+from kvops.printable import printable
 
 PIPE_CLOSED = 128 + 13
 """What a shell reports of a program that SIGPIPE ended; never 1, which says that something failed."""
@@ -131,6 +132,11 @@ def _guarded(stream: TextIO) -> TextIO:
 
 
 def report(error: KvopsError) -> None:
-    typer.echo(f"error [{error.code}]: {error.message}", err=True)
+    typer.echo(f"error [{error.code}]: {_clean(error.message)}", err=True)
     if error.hint:
-        typer.echo(f"  next: {error.hint}", err=True)
+        typer.echo(f"  next: {_clean(error.hint)}", err=True)
+
+
+def _clean(text: str) -> str:
+    """Some of it may be what a node or a file said."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -17,6 +17,7 @@ from kvops.load import scenarios
 from kvops.load.kept import Kept
 from kvops.load.records import REQUESTS_FILE, RequestRecord
 from kvops.load.runs import RunInfo
+from kvops.printable import printable
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -31,7 +32,11 @@ ROUNDING = 1e-6
 
 
 def whole_info(info: RunInfo) -> tuple[RunInfo, tuple[str, ...]]:
-    """With the options that its file lacks at their defaults, and what it lacks. Raises RunUnreadable."""
+    """With the options that its file lacks at their defaults, in clean words, and what it lacks.
+
+    Raises RunUnreadable.
+    """
+    info = _clean(info, ("run", "scenario", "model", "target", "reason"))
     if info.report not in get_args(scenarios.ReportName):
         raise _unreadable(info, "report", info.report, "the report of a scenario")
     if info.scenario not in scenarios.names():
@@ -48,6 +53,13 @@ def whole_info(info: RunInfo) -> tuple[RunInfo, tuple[str, ...]]:
     return whole, tuple(damage)
 
 
+def _clean(given: T, fields: Sequence[str]) -> T:
+    """With those texts printable: a node, or whoever changed the file, chose them."""
+    texts = {name: text for name in fields if isinstance(text := getattr(given, name), str)}
+    odd = {name: printable(text) for name, text in texts.items() if not text.isprintable()}
+    return msgspec.structs.replace(given, **odd) if odd else given
+
+
 def _unreadable(info: RunInfo, field: str, value: Any, wanted: str) -> RunUnreadable:
     return RunUnreadable(
         f"run.json of {info.run}: {field} is {str(value)[:60]!r}, not {wanted}",
@@ -56,7 +68,7 @@ def _unreadable(info: RunInfo, field: str, value: Any, wanted: str) -> RunUnread
 
 
 def requests(found: Kept[RequestRecord], info: RunInfo) -> Kept[RequestRecord]:
-    """Those that can be of this run."""
+    """Those that can be of this run, in clean words."""
     seen: set[int] = set()
 
     def fault(record: RequestRecord) -> str | None:
@@ -66,7 +78,9 @@ def requests(found: Kept[RequestRecord], info: RunInfo) -> Kept[RequestRecord]:
         seen.add(record.seq)
         return wrong
 
-    return _without(found, REQUESTS_FILE, fault)
+    sound = _without(found, REQUESTS_FILE, fault)
+    texts = ("name", "group", "error", "finish_reason")
+    return Kept([_clean(record, texts) for record in sound.lines], sound.damage)
 
 
 def samples(found: Kept[T], name: str) -> Kept[T]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
+from kvops.printable import printable as printable
 from kvops.units import format_bytes, format_duration, format_whole
 from kvops.verify.check import Op, Value
 from kvops.verify.result import CheckResult, Report
@@ -32,11 +33,6 @@ NOT_COMPARED = "baseline.none"
 """Row of a run that was to be compared, and with which there was nothing to compare."""
 _NOT_SHOWN = "this node does not show it; where nobody counts on it: without: [{id}] in a profile"
 _LISTED = 12
-
-
-def printable(text: str) -> str:
-    """Without control characters: parts of it came from the node."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def value(given: Value, unit: str = "") -> str:

@@ -23,6 +23,7 @@ from kvops.load.records import (
 )
 from kvops.load.reports.plots import Missing, Plot
 from kvops.load.runs import Run, RunInfo
+from kvops.printable import printable
 
 T = TypeVar("T")
 EXIT_CODES = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -97,12 +98,16 @@ def verdict(
     notes: Sequence[str] = (),
     met: Sequence[str] = (),
 ) -> Verdict:
-    """A failure decides; without one, whatever could not be judged does. `met` is told with a pass."""
+    """A failure decides; without one, whatever could not be judged does. `met` is told with a pass.
+
+    Each becomes one line: some hold words of the node.
+    """
+    failures, gaps, told, shown = (
+        tuple(map(printable, lines)) for lines in (failures, gaps, notes, met)
+    )
     if failures:
-        return Verdict("fail", (*failures, *gaps), tuple(notes))
-    if gaps:
-        return Verdict("inconclusive", tuple(gaps), tuple(notes))
-    return Verdict("pass", (), tuple(notes), tuple(met))
+        return Verdict("fail", (*failures, *gaps), told)
+    return Verdict("inconclusive", gaps, told) if gaps else Verdict("pass", (), told, shown)
 
 
 def failure_lines(records: Sequence[RequestRecord], most: int = 5) -> list[str]:

@@ -11,6 +11,7 @@ from kvops.errors import LoadRunError
 from kvops.load import runs
 from kvops.load.reports.cells import UNKNOWN
 from kvops.load.reports.files import JSON_FILE
+from kvops.printable import printable
 
 
 class _Verdict(msgspec.Struct):
@@ -41,10 +42,10 @@ class Line(msgspec.Struct, frozen=True):
     def cells(self) -> list[str]:
         """Of the COLUMNS."""
         if self.info is None:
-            return [self.run, UNKNOWN, "unreadable", UNKNOWN, UNKNOWN]
+            return [printable(self.run), UNKNOWN, "unreadable", UNKNOWN, UNKNOWN]
         info = self.info
         model, verdict = info.model or UNKNOWN, self.outcome or "not judged"
-        return [self.run, verdict, info.status, model, info.target]
+        return list(map(printable, (self.run, verdict, info.status, model, info.target)))
 
 
 COLUMNS = ["run", "verdict", "status", "model", "node"]
