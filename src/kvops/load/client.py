@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvops.load import bounded
+from kvops.load import bounded, clock
 from kvops.load.asking import MAX_ANSWER, Asking, Leave, Timeouts
 from kvops.load.exchange import (
     MAX_MESSAGE,
@@ -112,13 +112,13 @@ class Client:
         """
         data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         exchange = into or Exchange()
-        exchange.t_send = time.time()
+        exchange.t_send = clock.now()
         start = time.perf_counter()
         connection = self._connection(self._timeouts.connect)
         try:
             connection.connect()
             exchange.connect = time.perf_counter() - start
-            exchange.t_send, start = time.time(), time.perf_counter()
+            exchange.t_send, start = clock.now(), time.perf_counter()
             asking = Asking(connection, self._timeouts, exchange, start, leave or Leave())
             asking.run(self._prefix + path, data, self._headers())
         except (

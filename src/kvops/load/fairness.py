@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kvops.errors import UsageError
+from kvops.paths import open_regular
 
 ALONE, BESIDE = "alone", "beside"
 MAX_KEYS_FILE = 2**20
@@ -57,8 +58,8 @@ def tenants(file: str | None, quiet: str) -> Tenants:
     if file is None:
         return Tenants()
     try:
-        with Path(file).open(encoding="utf-8") as opened:
-            keys = read_keys(opened.read(MAX_KEYS_FILE))
+        with open_regular(Path(file)) as opened:
+            keys = read_keys(opened.read(MAX_KEYS_FILE).decode())
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--tenant-keys {file}: {error}", hint="one tenant a line: quiet KEY"

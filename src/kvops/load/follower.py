@@ -24,7 +24,7 @@ class Follower:
     """Reads what the run has written since the last look and passes it on."""
 
     def __init__(self, made: runs.Run, on_progress: Callable[[Progress], None]) -> None:
-        self._started, self._on_progress = made.info.started_at, on_progress
+        self._started, self._on_progress = time.perf_counter(), on_progress
         self._requests = Tail(made.folder / REQUESTS_FILE, RequestRecord)
         self._client = Tail(made.folder / CLIENT_FILE, ClientSample)
         self._latest: dict[int, ClientSample] = {}
@@ -39,7 +39,7 @@ class Follower:
         self._progress.records += self._requests.new()
         self._latest |= {sample.worker: sample for sample in self._client.new()}
         self._progress.client = _together(list(self._latest.values()))
-        self._progress.elapsed = time.time() - self._started
+        self._progress.elapsed = time.perf_counter() - self._started
         self._on_progress(self._progress)
 
 

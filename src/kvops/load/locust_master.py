@@ -13,7 +13,7 @@ import gevent
 import msgspec
 
 from kvops.errors import LoadRunError
-from kvops.load import runs
+from kvops.load import clock, runs
 from kvops.load.conductor import Conductor
 from kvops.load.endings import Ending
 from kvops.load.process import STOP_TIMEOUT
@@ -98,7 +98,7 @@ class Master:
         }
 
     def _hello(self, msg: Any, **_: Any) -> None:
-        said = {"run": msgspec.json.encode(self._run.info), "now": time.time(), "fault": ""}
+        said = {"run": msgspec.json.encode(self._run.info), "now": clock.now(), "fault": ""}
         self._runner.send_message(RUN, said, client_id=msg.node_id)
 
     def _on_ready(self, msg: Any, **_: Any) -> None:

@@ -12,7 +12,7 @@ import gevent
 import msgspec
 import psutil
 
-from kvops.load import machine, pacing, runs
+from kvops.load import clock, machine, pacing, runs
 from kvops.load.client import Client, Leave
 from kvops.load.counting import Counter
 from kvops.load.endings import Ending
@@ -117,7 +117,7 @@ class Session:
         )
         intended = self._intended(call.shot)
         if intended is not None:
-            self._late = max(self._late, time.time() - intended)
+            self._late = max(self._late, clock.now() - intended)
         self.in_flight += 1
         try:
             client.complete(path, body, exchange, call.leave)
@@ -146,7 +146,7 @@ class Session:
         message = f"{self.pacing.max_in_flight} requests were in flight: --max-in-flight"
         outcome = Outcome(error_class=ErrorClass.CLIENT_SATURATED, message=message)
         call = Call(name="not sent", user=user, judge=lambda _: outcome, shot=shot)
-        exchange = Exchange(t_send=time.time())
+        exchange = Exchange(t_send=clock.now())
         self._report(self._record(exchange, outcome, call, self._next_number()), exchange)
 
     def _next_number(self) -> int:
@@ -214,7 +214,7 @@ class Session:
                 lag = max(lag, time.perf_counter() - before - TICK)
             late, self._late = self._late, 0.0
             sample = ClientSample(
-                at=time.time(), users=self.environment.runner.user_count, in_flight=self.in_flight,
+                at=clock.now(), users=self.environment.runner.user_count, in_flight=self.in_flight,
                 cpu=process.cpu_percent() / 100, lag=max(0.0, lag), late=late, worker=self.worker, **look(),
             )  # fmt: skip
             self._keep(lambda sample=sample: self._sink.sample(sample))  # type: ignore[misc]

@@ -12,7 +12,7 @@ import msgspec
 from gevent.event import AsyncResult
 
 from kvops.errors import KvopsError, LoadRunError
-from kvops.load import counting, runs
+from kvops.load import clock, counting, runs
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint, discover
 from kvops.load.locust_master import (
@@ -93,10 +93,10 @@ def join(environment: Any, scenario: str, handover: Handover | None) -> Session:
 def _ask_for_the_run(runner: Any) -> tuple[runs.RunInfo, float]:
     """The run, and how far the master's clock is ahead of ours, seconds. Raises LoadRunError."""
     answer: AsyncResult = AsyncResult()
-    runner.register_message(RUN, lambda msg, **_: answer.set((msg.data, time.time())))
+    runner.register_message(RUN, lambda msg, **_: answer.set((msg.data, clock.now())))
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        asked = time.time()
+        asked = clock.now()
         runner.send_message(HELLO)
         try:
             data, came = answer.get(timeout=ASK_EVERY)

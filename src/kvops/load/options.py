@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, mod
 from kvops.errors import UsageError
 from kvops.load.fairness import MAX_KEYS_FILE, read_keys
 from kvops.load.workload import FORMS, Lengths
+from kvops.paths import open_regular
 from kvops.units import parse_duration
 
 Kind = Literal[
@@ -157,7 +158,7 @@ def _readable(text: str) -> str:
     """The whole path: locust runs in another folder."""
     path = Path(text).expanduser().absolute()
     try:
-        with path.open("rb"):
+        with open_regular(path):
             return str(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

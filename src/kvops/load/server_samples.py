@@ -7,13 +7,13 @@ not tell is left out of a sample, and a node that tells nothing gets none.
 from __future__ import annotations
 
 import http.client
-import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from kvops.errors import NodeProtocolError
+from kvops.load import clock
 from kvops.load.client import Client
 from kvops.load.records import ServerSample
 from kvops.telemetry import prometheus
@@ -40,7 +40,7 @@ def _from_control(control: Client) -> ServerSample | None:
         answer = control.fetch("GET", "/control/snapshot", timeout=TIMEOUT)
         if answer.status != 200:
             return None
-        return of_snapshot(decode_snapshot(answer.body), time.time())
+        return of_snapshot(decode_snapshot(answer.body), clock.now())
     except _SNAPSHOT_FAULTS:
         return None
 
@@ -130,7 +130,7 @@ def _from_metrics(client: Client) -> ServerSample | None:
         answer = client.fetch("GET", "/metrics", timeout=TIMEOUT)
         if answer.status != 200:
             return None
-        return of_metrics(answer.body.decode(), time.time())
+        return of_metrics(answer.body.decode(), clock.now())
     except (*_SNAPSHOT_FAULTS, NodeProtocolError):
         return None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from kvops.errors import UsageError
+from kvops.paths import open_regular
 
 COLUMNS = ("time", "input_tokens", "output_tokens")
 MAX_TOKENS = 10_000_000
@@ -30,10 +33,11 @@ class Row(msgspec.Struct, frozen=True):
 def read(path: str | Path) -> list[Row]:
     """Further columns are left alone. Raises UsageError that names each fault of the file with its line."""
     try:
-        if Path(path).stat().st_size > MAX_BYTES:
-            raise UsageError(f"--trace {path} is over {MAX_BYTES} bytes", hint="cut it")
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            return _rows(csv.DictReader(file, restval=""), str(path))
+        with open_regular(Path(path)) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                raise UsageError(f"--trace {path} is over {MAX_BYTES} bytes", hint="cut it")
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            return _rows(csv.DictReader(text, restval=""), str(path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read --trace {path}: {reason}", hint=f"it is {_FORM}") from error
