@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from kvops.verify import words
+from kvops.verify.display import InPlace, Lines
+from kvops.verify.estimates import Estimates
 from kvops.verify.result import BaselineFacts, CheckResult, Report, TargetFacts
 from kvops.verify.table import show
 from kvops.verify.waivers import Waiver
@@ -118,3 +120,32 @@ def test_numbers_are_said_with_their_unit_and_bound(
 ) -> None:
     made = result("pass", **over)
     assert (words.observed(made), words.expected(made)) == (observed, expected)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_file_gets_no_blanks_at_the_ends_of_lines(width: int) -> None:
+    text = rendered(result("pass"), result("fail", observed="many words " * 20), width=width)
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    assert text.endswith("\n")
+
+
+def test_a_line_of_progress_says_why() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=200, force_terminal=False)
+    lines = Lines(console, 2, Estimates([], {}), 0)
+    lines.ended(0, result("warn", observed="no channel is configured; " + "and more " * 40))
+    lines.ended(1, result("pass"))
+    told = file.getvalue().splitlines()[1:]
+    assert "no channel is configured" in told[0]
+    assert len(told[0]) < 160
+    assert "8 + 4 = 13" not in told[1]
+
+
+def test_under_the_bar_each_finding_says_why() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True)
+    shown = InPlace(console, 3, Estimates([], {}), 0)
+    shown.ended(0, result("fail"))
+    console.print(shown.render())
+    assert "resp.short: " in file.getvalue()
+    assert "8 + 4 = 13" in file.getvalue()

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kvops.units import format_duration
+from kvops.verify import words
 from kvops.verify.estimates import Estimates, about, roughly
 from kvops.verify.result import CheckResult
 from kvops.verify.selection import PlannedCheck
@@ -20,6 +21,8 @@ from kvops.verify.table import mark
 _SLOW = 15.0
 """Seconds from which a check is announced as it begins, where lines only tell of ends."""
 _BAR = 20
+_SHOWN = 4
+"""Findings under the bar, the latest."""
 
 
 class Display(Protocol):
@@ -69,10 +72,12 @@ class InPlace:
         )
         if self._now:
             second.append(f"  {running:.0f} s", "dim")
-        found = Text("", no_wrap=True, overflow="ellipsis")
-        for result in self._findings[-4:]:
-            found.append_text(mark(result.verdict, self._console)).append(f" {result.id}  ")
-        return Group(first, second, *([found] if self._findings else []))
+        return Group(first, second, *map(self._finding, self._findings[-_SHOWN:]))
+
+    def _finding(self, result: CheckResult) -> Text:
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append_text(mark(result.verdict, self._console))
+        return line.append(f" {result.id}: ").append(words.why(result), "dim")
 
 
 class Lines:
@@ -98,6 +103,8 @@ class Lines:
         line.append(f"  {result.id}")
         if result.n:
             line.append(f"  {format_duration(result.took_seconds)}")
+        if why := words.why(result):
+            line.append(f"  {why}")
         if left := self._estimates.left():
             line.append(f"  {roughly(left)}")
         self._console.print(line, soft_wrap=True)

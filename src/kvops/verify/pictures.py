@@ -68,6 +68,8 @@ def _drawn(run_id: str, load_run: Path) -> Iterator[Kept]:
         curves.latency_over_load(data, frame),
         curves.ttft_over_length(frame),
     ]
+    users = data.info.users
+    load = f"{data.info.scenario}, {users} user{'' if users == 1 else 's'}"
     plots = {one.title: one for one in reversed(found) if isinstance(one, Plot)}
     for index, plot in enumerate([*reversed(plots.values())][:EACH]):
         name = f"{ARTIFACTS}/{load_run.name}-{index}.svg"
@@ -75,4 +77,4 @@ def _drawn(run_id: str, load_run: Path) -> Iterator[Kept]:
         if "xmlns=" not in text[:500]:
             text = text.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
         paths.write_atomic(runs.folder(run_id) / name, text.encode())
-        yield Kept(title=f"{data.info.scenario}: {plot.title}", path=name, plot=True)
+        yield Kept(title=f"{load}: {plot.title}", path=name, plot=True)

@@ -26,6 +26,17 @@ _LIST_BELOW = 100
 
 
 def show(report: Report, console: Console) -> None:
+    """On a terminal as it is drawn; elsewhere without the blanks that fill its lines."""
+    if console.is_terminal:
+        _print(report, console)
+        return
+    with console.capture() as drawn:
+        _print(report, console)
+    console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
+    console.file.flush()
+
+
+def _print(report: Report, console: Console) -> None:
     title = (words.printable(f"verify {report.profile}"), *words.target(report))
     console.print(Text(" · ".join(title), "bold"))
     if report.checks and console.width >= _LIST_BELOW:

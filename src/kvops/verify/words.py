@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
@@ -33,6 +34,8 @@ NOT_COMPARED = "baseline.none"
 """Row of a run that was to be compared, and with which there was nothing to compare."""
 _NOT_SHOWN = "this node does not show it; where nobody counts on it: without: [{id}] in a profile"
 _LISTED = 12
+_SHORT = 90
+"""Characters."""
 
 
 def value(given: Value, unit: str = "") -> str:
@@ -57,6 +60,13 @@ def observed(check: CheckResult) -> str:
 
 def expected(check: CheckResult) -> str:
     return f"{_OPS[check.op]} {value(check.expected, check.unit)}".strip()
+
+
+def why(check: CheckResult) -> str:
+    """What was seen, short enough for a line of progress; empty of a pass."""
+    if check.verdict == "pass":
+        return ""
+    return textwrap.shorten(observed(check), _SHORT, placeholder=" …")
 
 
 def took(check: CheckResult) -> str:

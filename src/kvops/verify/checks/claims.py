@@ -94,11 +94,16 @@ async def retry_after(context: Context, parameters: BurstParameters) -> Outcome:
     pauses = sorted({pause_of(refusal) or 0.0 for refusal in seen})
     return Outcome(
         verdict="pass",
-        observed=f"{len(seen)} refusals, Retry-After {pauses[0]:g} to {pauses[-1]:g} s",
+        observed=f"{len(seen)} refusals, Retry-After {_span(pauses)} s",
         expected="Retry-After on every 429 and 503",
         n=len(seen),
         evidence={"by_code": _by_code(seen), "seconds": pauses[:20]},
     )
+
+
+def _span(pauses: list[float]) -> str:
+    low, high = pauses[0], pauses[-1]
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _no_pause(context: Context, wrong: list[str], seen: int) -> None:
