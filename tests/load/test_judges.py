@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from kvops.load import needle
-from kvops.load.records import ErrorClass, NeedleScore, RequestRecord, ServerSample
+from kvops.load.records import ClientSample, ErrorClass, NeedleScore, RequestRecord, ServerSample
 from kvops.load.reports import (
     batch,
     disconnect,
@@ -37,9 +38,13 @@ def shown(report: Any, data: RunData) -> str:
     json.dumps(report.facts(data), allow_nan=False)
     if data.records and hasattr(report, "plots"):
         assert all(plot.title for plot in report.plots(data))
+    return printed(report.body(data))
+
+
+def printed(what: RenderableType) -> str:
     console = Console(width=120, file=io.StringIO())
     with console.capture() as captured:
-        console.print(report.body(data), soft_wrap=True)
+        console.print(what, soft_wrap=True)
     return captured.get()
 
 
@@ -76,6 +81,15 @@ def test_a_node_that_answers_nobody_within_the_objective_fails() -> None:
     assert "nothing to judge" in early.reasons[0]
 
 
+def test_a_run_too_short_to_see_its_client_says_so() -> None:
+    unseen = summary.judge(run("chat_online", chats(80)))
+    assert unseen.outcome == "pass"
+    assert any("whether it was the bottleneck is not known" in note for note in unseen.notes)
+    idle = [ClientSample(float(at), 1, 1, 0.1, 0.0) for at in range(80)]
+    seen = summary.judge(run("chat_online", chats(80), client=idle))
+    assert not any("bottleneck" in note for note in seen.notes)
+
+
 # Objectives
 
 
@@ -90,6 +104,28 @@ def test_chats_within_the_objectives_pass() -> None:
 
 def test_too_few_chats_are_inconclusive_and_say_how_many_they_need() -> None:
     check(slo, run("chat_online", chats(20)), "inconclusive", "needs 59 samples")
+
+
+def test_what_a_run_lacks_is_said_in_its_own_options() -> None:
+    few = [answer("turn 1", float(at)) for at in range(30)]
+    judged = msgspec.structs.replace
+    data = run("chat_online", few)
+    bounded = judged(data, info=judged(data.info, duration=30.0))
+    told = " ".join(slo.judge(bounded).reasons)
+    wanted = re.search(r"TTFT p95 within .*?: --duration (\d+)s brings them", told)
+    assert wanted is not None
+    assert 59 <= int(wanted[1]) <= 66, "59 samples a second apart, and a tenth more"
+    near = [answer("turn 1", float(at), ttft=9.0 if at % 20 == 0 else 0.1) for at in range(200)]
+    assert "move the bound" in " ".join(
+        slo.judge(judged(run("chat_online", near), info=bounded.info)).reasons
+    )
+
+
+def test_a_pass_tells_what_was_met() -> None:
+    many = run("chat_online", [answer("turn 1", float(at)) for at in range(200)])
+    met = check(slo, many, "pass").met
+    assert met[0].startswith("TTFT p95 within 2.00 s: shown")
+    assert met[-1] == "0 % of the requests failed, 1.0 % may"
 
 
 def test_slow_chats_fail_by_the_measure_that_is_slow() -> None:
@@ -240,7 +276,7 @@ def test_a_node_too_slow_for_minnows_alone_says_nothing_of_fairness() -> None:
 
 def test_few_minnows_or_no_whale_are_inconclusive() -> None:
     few = run("whale_and_minnows", sides("minnow", "whale", 0.1, 0.2, n=12))
-    check(fairness, few, "inconclusive", "raise --phase-seconds")
+    check(fairness, few, "inconclusive", "--phase-seconds 163s brings them at this pace")
     alone = [one for one in sides("minnow", "whale", 0.1, 0.2) if one.name != "whale"]
     check(
         fairness, run("whale_and_minnows", alone), "inconclusive", "no whale request was answered"
@@ -362,14 +398,26 @@ def test_a_prompt_is_warm_only_after_another_of_its_group_was_answered() -> None
     assert list(prefix.states(records).values()) == ["cold", "between", "warm", "cold"]
 
 
-def test_the_nodes_own_count_is_told_beside() -> None:
-    server = [
-        ServerSample(at=0.0, prefix_query_tokens=100, prefix_hit_tokens=50),
-        ServerSample(at=9.0, prefix_query_tokens=300, prefix_hit_tokens=200),
-    ]
-    data = run("shared_prefix", grouped(80), server=server)
-    assert prefix.server_share(data) == pytest.approx(0.75)
-    assert prefix.server_share(run("shared_prefix", [], server=[ServerSample(at=1.0)])) is None
+def looked_up(asked: int, hit: int) -> snap.NodeSnapshot:
+    cache = snap.PrefixCache(True, asked, hit, 16)
+    return msgspec.structs.replace(snapshot(), prefix_cache=snap.Known(cache, 0.0))
+
+
+def test_the_nodes_own_count_is_of_the_whole_run_and_told_where_it_differs() -> None:
+    records = grouped(80)
+    asked = sum(one.prompt_tokens or 0 for one in records)
+    hit = sum(one.cached_tokens or 0 for one in records)
+    before, alike = looked_up(1000, 900), looked_up(1000 + asked, 900 + hit)
+    data = run("shared_prefix", records, before=before, after=alike)
+    assert prefix.server_share(data) == pytest.approx(hit / asked)
+    assert prefix.judge(data).notes == ()
+    more = looked_up(1000 + 2 * asked, 900 + hit)
+    (note,) = prefix.judge(run("shared_prefix", records, before=before, after=more)).notes
+    assert "the node itself counts" in note
+    assert "others used it meanwhile" in note
+    assert prefix.server_share(run("shared_prefix", records, before=before)) is None
+    again = run("shared_prefix", records, before=alike, after=before)
+    assert prefix.server_share(again) is None, "started anew"
 
 
 # Agents
@@ -525,6 +573,25 @@ def test_a_burst_that_was_none_is_inconclusive() -> None:
     check(recovery, run("burst_and_recover", burst(n=3)), "inconclusive", "recovery: 3 answers")
 
 
+def test_the_rate_of_a_verdict_is_one_of_its_table() -> None:
+    data = run("burst_and_recover", burst(relapse=4, n=60))
+    (_, told) = check(recovery, data, "pass").met
+    after = {one["name"]: one for one in recovery.facts(data)["phases"]}[recovery.SETTLED]
+    assert f"{after['per_second']:.2f} of" in told
+    assert f"n {after['answered']} and 10" in told
+    assert f"{after['per_second']:.2f}" in shown(recovery, data)
+
+
+def test_few_answers_of_uneven_pace_show_no_throughput() -> None:
+    at = [55.0, 55.2, 55.4, 60.0, 61.0, 61.2]
+    uneven = [one for one in burst() if one.name != "recovery"]
+    uneven += [answer("recovery", one) for one in at]
+    data = run("burst_and_recover", uneven, recover_within=60.0)
+    check(recovery, data, "inconclusive", "by so few answers it may be")
+    low, high = recovery.share_interval(data) or (1.0, 0.0)
+    assert low < 0.6 < high
+
+
 def test_settled_wants_every_run_of_five_to_the_end() -> None:
     assert recovery.settled([9, 9, 9, 1, 1, 1, 1, 1], 2) == 3
     assert recovery.settled([1, 9, 1, 1, 9, 1, 1, 1, 1], 2) == 0, "one slow answer is no relapse"
@@ -585,6 +652,13 @@ def test_what_is_held_for_long_fails_although_it_is_free_at_last() -> None:
     check(disconnect, data, "fail", "5.00 s are allowed")
 
 
+def test_hanging_up_as_planned_is_not_told_as_cut_off() -> None:
+    data = run("disconnect_storm", storm(), before=snapshot(), after=snapshot())
+    told = printed(summary.render(data))
+    assert "hung up on as planned" in told
+    assert "cut off" not in told
+
+
 def test_a_canary_that_is_wrong_fails() -> None:
     wrong = [*storm(), lost("canary after", 20.0, ErrorClass.WRONG_ANSWER)]
     data = run("disconnect_storm", wrong, before=snapshot(), after=snapshot())
@@ -623,6 +697,8 @@ def test_a_knee_that_was_found_passes_and_says_what_bound_it() -> None:
     assert "3 users meet the objectives; at 4 the limit is the time to the first token" in shown(
         knee, data
     )
+    assert "4 users, again" in shown(knee, data)
+    assert "1 to 64 users, seed" in printed(summary.render(data))
     assert [plot.title for plot in knee.plots(data)] == [
         "Latency over load",
         "Throughput over load",

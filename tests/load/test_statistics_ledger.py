@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kvops.load.records import ErrorClass, RequestRecord
-from kvops.load.statistics import ledger, token_check
+from kvops.load.statistics import TokenCheck, ledger, token_check
 from kvops.telemetry.snapshot import Known, NodeSnapshot, NotExposed
 from tests.load.made import answer, lost, refused
 from tests.telemetry.samples import make_snapshot
@@ -111,3 +111,19 @@ def test_usage_and_text_may_differ_by_the_end_token_alone() -> None:
     )
     assert (found.compared, found.differ, found.share, found.worst) == (4, 2, 0.5, 12)
     assert token_check([answer("a", 0)]).share is None
+
+
+def test_text_read_as_other_tokens_is_no_wrong_usage_a_bias_is() -> None:
+    def told(counts: list[int]) -> TokenCheck:
+        records = [answer("a", at, counted_tokens=one, tokens=20) for at, one in enumerate(counts)]
+        return token_check(records)
+
+    mixed = told([20, 24, 17, 20, 23, 16])
+    assert mixed.differ == 4
+    assert not mixed.biased
+    short = told([14, 15, 14, 15, 20, 14])
+    assert short.bias is not None
+    assert short.bias < -0.2
+    assert short.biased
+    assert not told([19] * 6).biased, "the token that ends an answer"
+    assert told([]).bias is None

@@ -9,4 +9,4 @@ def steps(users: int) -> list[int]:
 
 
 def step_name(users: int) -> str:
-    return f"{users} users"
+    return f"{users} user{'' if users == 1 else 's'}"

@@ -38,6 +38,8 @@ CHANGING = frozenset({
 IN_PARTS = frozenset({"knee", "fairness", "lengths"})
 """Reports that hold parts of a run to the objectives, each for itself: nothing is claimed of the whole."""
 
+UNSEEN = "it left no samples of itself, as in a run of a second or two: whether it was the bottleneck is not known"
+
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
@@ -106,10 +108,21 @@ def _tokens(found: Analysis) -> Iterator[str]:
     tokens, cached = found.tokens, found.summary.cached_share
     if tokens.compared:
         agree = tokens.compared - tokens.differ
-        worst = f"; off by up to {tokens.worst}" if tokens.differ else ""
-        yield f"tokens: usage and text agree in {agree} of {tokens.compared} answers{worst}"
+        yield f"tokens: usage and text agree in {agree} of {tokens.compared} answers{_off(tokens)}"
     if cached is not None:
         yield f"cache: {format_ratio(cached)} of the prompt tokens came from the prefix cache"
+
+
+def _off(tokens: TokenCheck) -> str:
+    if not tokens.differ or tokens.bias is None:
+        return ""
+    share = f"{format_ratio(abs(tokens.bias))} {'fewer' if tokens.bias < 0 else 'more'}"
+    if tokens.biased:
+        return f", and text has {share}: usage is wrong, see resp.usage of kvops verify"
+    return (
+        f", by up to {tokens.worst} tokens in the others and {share} in all: text may be read as other tokens than "
+        "those it was made of"
+    )
 
 
 def _client(client: ClientHealth) -> Iterator[str]:
@@ -125,7 +138,7 @@ def _client(client: ClientHealth) -> Iterator[str]:
         cpu = format_ratio(client.cpu_max)
         yield f"client: no bottleneck (at most {cpu} of a core{_timers(client)}{sends})"
     else:
-        yield "client: it left no samples of itself"
+        yield f"client: {UNSEEN}"
     if client.crowd is not None:
         yield f"machine: {client.crowd}"
     elif client.machine is not None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvops.load.statistics import LEAST_SAMPLES, Quantile
-from kvops.units import format_duration, format_missing
+from kvops.units import format_duration, format_missing, format_whole
 
 UNKNOWN = "–"
 _NO_BOUND = 10_000
@@ -24,8 +24,13 @@ def seconds(value: Quantile, share: float) -> str:
     return "failed" if value == "inf" else format_duration(float(value))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 request`, `12 requests`."""
+    return f"{format_whole(count)} {noun}{'' if count == 1 else 's'}"
+
+
 class Columns:
-    """A table that folds its cells, then gives up columns, the least wanted first, before it cuts one."""
+    """A table that shortens its cells, then gives up columns, the least wanted first, before it cuts one."""
 
     def __init__(
         self, titles: Sequence[str], *, give_up: Sequence[str] = (), prose: Sequence[str] = ()
@@ -77,4 +82,5 @@ def _width(texts: Iterable[str]) -> int:
 
 
 def _folded(text: str) -> str:
-    return text.replace(" samples", "\nsamples")
+    """Of a percentile that lacks samples only how many: rows stay one line."""
+    return text.removesuffix(" samples")

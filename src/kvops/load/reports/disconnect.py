@@ -10,11 +10,13 @@ from rich.text import Text
 from kvops.load.phases import AFTER, CANARY, STORM
 from kvops.load.records import RequestRecord, ServerSample
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
-from kvops.load.reports.cells import UNKNOWN
+from kvops.load.reports.cells import UNKNOWN, counted
 from kvops.load.reports.slo import client_gaps
 from kvops.telemetry.snapshot import Known, NodeSnapshot
 from kvops.units import format_duration
 
+CANCELLED = "hung up on as planned"
+"""What the cancelled requests of such a run are."""
 LEAST = 10
 """Hung-up requests under which the storm was none."""
 
@@ -36,7 +38,22 @@ def judge(data: RunData) -> Verdict:
     else:
         failures += _left_over(before or {}, after)
         failures += _late(found["freed_within"], data.info.options["settle"])
-    return verdict(failures, [*gaps, *client_gaps(data)])
+    return verdict(
+        failures, [*gaps, *client_gaps(data)], (), _met(found, data.info.options["settle"])
+    )
+
+
+def _met(found: dict[str, Any], settle: float) -> list[str]:
+    freed = found["freed_within"]
+    late = (
+        ""
+        if freed is None
+        else f" within {format_duration(freed)}, {format_duration(settle)} are allowed"
+    )
+    return [
+        f"all that {counted(found['hung_up'], 'request')} held is free again{late}",
+        f"{counted(found['canaries_after'], 'canary answer')} right after the storm",
+    ]
 
 
 def facts(data: RunData) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from kvops.load.records import RequestRecord
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import Columns
-from kvops.load.reports.slo import blamed, cache_notes, claims, client_gaps, words
+from kvops.load.reports.slo import blamed, cache_notes, claims, client_gaps, longer, words
 from kvops.load.reports.spread import cells, finite, ratio, times
 from kvops.load.slo import Slo
-from kvops.load.statistics import Series, pooled_gaps, series
+from kvops.load.statistics import Claim, Series, pooled_gaps, series
 from kvops.units import format_whole
 
 
@@ -41,7 +41,7 @@ def judge(data: RunData) -> Verdict:
     failures, gaps = failure_lines([*alone, *beside]), []
     failures += _pressing_faults(data)
     gaps += [
-        f"alone, {words(name, one)}; {_remedy(one.outcome)}"
+        f"alone, {words(name, one)}{_remedy(data, one)}"
         for name, one in claims(alone, slo).items()
         if one.outcome != "holds"
     ]
@@ -53,7 +53,7 @@ def judge(data: RunData) -> Verdict:
         elif one.outcome == "refuted" and not gaps:
             slow.append(told)
         else:
-            gaps.append(told)
+            gaps.append(told if one.outcome == "refuted" else f"{told}{_remedy(data, one)}")
     blame, excused = blamed(data, [*slow, *_over_ratio(data)])
     failures, gaps = [*failures, *blame], [*gaps, *excused]
     pressed = side(data, watched.pressing)
@@ -131,12 +131,10 @@ def _over_ratio(data: RunData) -> list[str]:
     ]
 
 
-def _remedy(outcome: str) -> str:
-    return (
-        "the node is too slow even so, raise the objective"
-        if outcome == "refuted"
-        else "raise --phase-seconds"
-    )
+def _remedy(data: RunData, one: Claim) -> str:
+    if one.outcome == "refuted":
+        return "; the node is too slow even so, raise the objective"
+    return longer(one, "--phase-seconds", data.info.options["phase_seconds"])
 
 
 def _notes(data: RunData) -> Sequence[str]:

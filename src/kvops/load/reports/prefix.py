@@ -19,11 +19,14 @@ from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.slo import client_gaps
 from kvops.load.reports.spread import cells, finite, ratio
-from kvops.load.statistics import Series, series
+from kvops.load.statistics import Series, series, summarize
+from kvops.telemetry.snapshot import Known, NodeSnapshot
 from kvops.units import format_ratio
 
 LEAST = 5
 """Answers, warm and cold, under which nothing is said of either; a median takes as many."""
+SAME = 0.01
+"""Shares that differ by no more are one."""
 State = Literal["cold", "warm", "between"]
 
 
@@ -131,26 +134,29 @@ def _kind(records: Sequence[RequestRecord], state: State) -> Kind:
 
 
 def server_share(data: RunData) -> float | None:
-    """Hit tokens over asked ones by the node's own counters; None where it does not show them."""
-    seen = [
-        one for one in data.server
-        if one.prefix_query_tokens is not None and one.prefix_hit_tokens is not None
-    ]  # fmt: skip
-    if len(seen) < 2:
+    """Hit tokens over asked ones by the node's own counters, from before the run to after it; None where it does not
+    show them, or was started anew in between.
+    """
+    before, after = _looked_up(data.info.before), _looked_up(data.info.after)
+    if before is None or after is None:
         return None
-    first, last = seen[0], seen[-1]
-    asked = (last.prefix_query_tokens or 0) - (first.prefix_query_tokens or 0)
-    return (
-        ((last.prefix_hit_tokens or 0) - (first.prefix_hit_tokens or 0)) / asked
-        if asked > 0
-        else None
-    )
+    asked, hit = after[0] - before[0], after[1] - before[1]
+    return hit / asked if asked > 0 and hit >= 0 else None
+
+
+def _looked_up(seen: NodeSnapshot | None) -> tuple[int, int] | None:
+    """Tokens looked for in the cache, and those found, since the node's start."""
+    if seen is None or not isinstance(seen.prefix_cache, Known):
+        return None
+    return seen.prefix_cache.value.query_tokens, seen.prefix_cache.value.hit_tokens
 
 
 def _notes(data: RunData) -> list[str]:
-    share = server_share(data)
-    return (
-        []
-        if share is None
-        else [f"the node itself counts {format_ratio(share)} of all prompt tokens as hits"]
-    )
+    """Where the node's own count of the same tokens is another one."""
+    own, told = server_share(data), summarize(data.records).cached_share
+    if own is None or told is None or abs(own - told) <= SAME:
+        return []
+    return [
+        f"the node itself counts {format_ratio(own)} of all prompt tokens as hits, the answers' usage "
+        f"{format_ratio(told)}: others used it meanwhile, or requests ended without usage"
+    ]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, once, verdict
-from kvops.load.reports.cells import Columns
+from kvops.load.reports.cells import Columns, counted
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
     Claim,
@@ -89,22 +89,24 @@ def table(found: Mapping[str, Claim]) -> RenderableType:
 
 
 def more(data: RunData, one: Claim) -> str:
-    """How long a run would bring the samples that a claim lacks, if as many of them are over it as so far.
-
-    Empty for a run without a time bound.
-    """
+    """How long a run would bring the samples that a claim lacks; empty for a run without a time bound."""
     window = window_seconds(data.records)
-    if not window or not one.samples or data.info.duration is None:
+    if not window or data.info.duration is None:
         return ""
+    return longer(one, "--duration", window)
+
+
+def longer(one: Claim, option: str, seconds: float) -> str:
+    """What to set `option` to, when `seconds` brought so many samples and as many of them stay over the bound."""
+    if not one.samples:
+        return f": raise {option}"
     wanted, before = one.needed, 0
     while before < wanted <= MOST_MORE * one.samples:
         before, over = wanted, one.over * wanted / one.samples
         wanted = max(wanted, minimum_samples(one.share, round(over), one.confidence))
     if wanted > MOST_MORE * one.samples:
         return f"; too near to {format_ratio(1 - one.share)} over it for any run to tell: move the bound"
-    return (
-        f": --duration {math.ceil(1.1 * wanted * window / one.samples)}s brings them at this pace"
-    )
+    return f": {option} {math.ceil(1.1 * wanted * seconds / one.samples)}s brings them at this pace"
 
 
 def title(measure: str, one: Claim) -> str:
@@ -131,7 +133,9 @@ def slo_reasons(data: RunData) -> tuple[list[str], list[str]]:
         failures += [errors, *failure_lines(records)]
     ended = sum(not record.cancelled for record in records)
     if ended < LEAST:
-        gaps.append(f"{ended} requests came to an end, {LEAST} are the least: raise --duration")
+        gaps.append(
+            f"{counted(ended, 'request')} came to an end, {LEAST} are the least: raise --duration"
+        )
     return failures, gaps
 
 

@@ -209,7 +209,9 @@ def _waiting(one: ServerSample) -> float | None:
 
 
 def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{format_ratio(abs(value))}"
+    if abs(value) < 0.0005:
+        return format_ratio(0.0)
+    return f"{'+' if value > 0 else '-'}{format_ratio(abs(value))}"
 
 
 def _notes(data: RunData) -> list[str]:

@@ -26,9 +26,9 @@ from kvops.load.reports import (
     turns,
     words,
 )
-from kvops.load.reports.analysis import Analysis, basis, examine
+from kvops.load.reports.analysis import UNSEEN, Analysis, basis, examine
 from kvops.load.reports.base import Report, RunData, Verdict, verdict
-from kvops.load.reports.cells import UNKNOWN, Columns, seconds
+from kvops.load.reports.cells import UNKNOWN, Columns, counted, seconds
 from kvops.load.reports.document import Document
 from kvops.load.reports.document import as_json as document_json
 from kvops.load.slo import Slo
@@ -55,6 +55,8 @@ def judge(data: RunData) -> Verdict:
         if not _kept_waiting(data):
             return verdict([], early)
     own = REPORTS[data.info.report].judge(data)
+    if not data.client:
+        own = msgspec.structs.replace(own, notes=(*own.notes, f"the load generator: {UNSEEN}"))
     if not early:
         return own
     failures = own.reasons if own.outcome == "fail" else ()
@@ -106,7 +108,7 @@ def shown(data: RunData, found: Analysis) -> RenderableType:
     """For a terminal."""
     parts: list[RenderableType] = [_head(data)]
     if data.records:
-        parts += [REPORTS[data.info.report].body(data), _numbers(found), _basis(found)]
+        parts += [REPORTS[data.info.report].body(data), _numbers(data, found), _basis(found)]
     return Group(*parts, _verdict(found))
 
 
@@ -121,10 +123,13 @@ def _head(data: RunData) -> Text:
     )
 
 
-def _numbers(found: Analysis) -> RenderableType:
+def _numbers(data: RunData, found: Analysis) -> RenderableType:
     total = found.summary
-    failed = f"{total.failed} failed" + (f", {total.cancelled} cut off" if total.cancelled else "")
-    title = f"{total.requests} requests, {total.succeeded} as expected, {failed}\n{_tokens(total)}"
+    cut_off = getattr(REPORTS[data.info.report], "CANCELLED", "cut off by the end of the run")
+    failed = f"{total.failed} failed" + (
+        f", {total.cancelled} {cut_off}" if total.cancelled else ""
+    )
+    title = f"{counted(total.requests, 'request')}, {total.succeeded} as expected, {failed}\n{_tokens(total)}"
     titles = ("", "p50", "p95", "p99", "max", "n", "p95+failed")
     table = Columns(titles, give_up=("p95+failed", "p99", "max"))
     _series(table, "first token", total.ttft)

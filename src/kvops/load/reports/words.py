@@ -103,6 +103,11 @@ def took(info: RunInfo) -> str:
 def load(info: RunInfo) -> str:
     """`8 users`, or how requests arrived in an open loop."""
     pacing = info.pacing
+    if info.report == "knee":
+        unit = "requests/s" if info.options["by"] == "rate" else "users"
+        return f"{info.options['start']:g} to {info.options['most']:g} {unit}"
+    if info.report == "ramp" and info.users > 1:
+        return f"1 to {info.users} users"
     if pacing.kind == "closed":
         return f"{info.users} user{'' if info.users == 1 else 's'}"
     return f"open loop, {', '.join(_arrivals(pacing))}"

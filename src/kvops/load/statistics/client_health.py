@@ -79,7 +79,7 @@ def crowd(samples: Sequence[ClientSample]) -> str | None:
         return None
     return (
         f"other processes used {format_ratio(float(np.median(taken)))} of the machine's CPUs in"
-        f" {format_ratio(len(taken) / len(told))} of all seconds, and left too little to the node"
+        f" {format_ratio(len(taken) / len(told))} of all seconds, which the node may have lacked"
     )
 
 

@@ -16,6 +16,8 @@ _UNTOUCHED = (
     "http_503_draining",
 )  # fmt: skip
 """Begins of error classes of which no token was read or made: the node turned the request away, or never saw it."""
+BIAS = 0.05
+"""Of the tokens of all answers."""
 END_TOKENS = 1
 """Usage counts the token that ends an answer; the text does not show it."""
 
@@ -47,6 +49,19 @@ class TokenCheck(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None
     worst: int
     """Largest difference, tokens."""
+    bias: float | None = None
+    """Tokens of all texts over those of all usage, less one; None: nothing was compared. Text can be made of other
+    tokens than those it is read as, either way; a usage that is wrong is so to one side."""
+
+    @property
+    def biased(self) -> bool:
+        """Whether usage and text differ by more than that, and more than the ends of answers explain."""
+        return (
+            self.bias is not None
+            and abs(self.bias) > BIAS
+            and self.share is not None
+            and self.share > 0.5
+        )
 
 
 def ledger(
@@ -120,15 +135,18 @@ def _is_blind(record: RequestRecord) -> bool:
 
 
 def token_check(records: Sequence[RequestRecord]) -> TokenCheck:
-    offs = [
-        abs(record.counted_tokens - record.completion_tokens)
+    pairs = [
+        (record.counted_tokens, record.completion_tokens)
         for record in records
         if record.counted_tokens is not None and record.completion_tokens is not None
     ]
+    offs = [abs(text - usage) for text, usage in pairs]
     differ = sum(off > END_TOKENS for off in offs)
+    told = sum(usage for _, usage in pairs)
     return TokenCheck(
         compared=len(offs),
         differ=differ,
         share=differ / len(offs) if offs else None,
         worst=max(offs, default=0),
+        bias=sum(text for text, _ in pairs) / told - 1 if told else None,
     )
