@@ -23,8 +23,9 @@ class Chatter(PacedUser):
             if turn and not talk.fits(tokens, most, self.session.endpoint.max_model_len):
                 return
             got = self.chat(
-                talk.ask(prompt(source, tokens)), max_tokens=most, name=f"turn {turn + 1}", judge=plain_answer,
-                shot=None if turn else shot, asked_input=None if turn else tokens, ignore_eos=True,
+                talk.ask(prompt(source, tokens, self.count)), max_tokens=most, name=f"turn {turn + 1}",
+                judge=plain_answer, shot=None if turn else shot, asked_input=None if turn else tokens,
+                ignore_eos=True,
             )  # fmt: skip
             if got.error_class is not None or refusals.refused(got):
                 return

@@ -13,6 +13,6 @@ class Soaker(PacedUser):
             source, shot.input_tokens, shot.output_tokens
         )
         self.chat(
-            prompt(source, tokens), max_tokens=most, name="request", judge=plain_answer, shot=shot,
+            prompt(source, tokens, self.count), max_tokens=most, name="request", judge=plain_answer, shot=shot,
             asked_input=tokens, ignore_eos=True,
         )  # fmt: skip

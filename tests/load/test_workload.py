@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvops.load.needle import CHARACTERS_PER_TOKEN, TEMPLATE_TOKENS
-from kvops.load.workload import LONGEST, Lengths, prompt
+from kvops.load.workload import LONGEST, Lengths, fitted, prompt
 
 
 def draws(text: str, n: int = 4000, seed: int = 1) -> list[int]:
@@ -87,7 +87,7 @@ def test_a_files_path_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("lognormal:200,0.8,300-900", "outside its bounds"),
         ("lognormal:200,0.8,0-900", "from 1 to"),
         ("file:/no/such/file", "No such file"),
-        ("file:/", "Is a directory"),
+        ("file:/", "not a regular file"),
         ("file:\0", "not text"),
     ],
 )
@@ -126,6 +126,20 @@ def test_a_prompt_has_its_length(tokens: int) -> None:
     wanted = max(0, tokens - TEMPLATE_TOKENS) * CHARACTERS_PER_TOKEN
     assert len(about) <= max(wanted, 16)
     assert wanted - len(about) < 20
+
+
+@pytest.mark.parametrize("tokens", [64, 300, 2000])
+def test_a_count_fitted_to_two_answers_stands_for_all_others(tokens: int) -> None:
+    asked: list[str] = []
+
+    def node(text: str) -> int:
+        asked.append(text)
+        return words(text)
+
+    count = fitted(node)
+    made = prompt(random.Random(1), tokens, count)
+    assert len(asked) == 2, "no prompt of a running load is counted by the node"
+    assert words(made) == pytest.approx(tokens, rel=0.05)
 
 
 def test_a_length_too_short_for_anything_gives_the_opening_alone() -> None:

@@ -20,13 +20,17 @@ from locust import User, task
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
+from kvops.load import clock
 from kvops.load.client import Leave
 from kvops.load.exchange import Exchange
+from kvops.load.haystack import Count
 from kvops.load.locust_run import hook
 from kvops.load.locust_session import Call, Judge, Outcome, Session
+from kvops.load.needle import counter
 from kvops.load.pacing import Shot
 from kvops.load.process import STOP_TIMEOUT
 from kvops.load.records import ErrorClass
+from kvops.load.workload import fitted
 
 __all__ = [
     "Judge", "NodeUser", "Outcome", "PacedUser", "PlanUser", "Shot", "plain_answer", "register",
@@ -124,6 +128,8 @@ class PacedUser(NodeUser):
     """
 
     abstract = True
+    count: Count | None = None
+    """Of a prompt's tokens where a trace says how many, and the node has a tokenizer route; it asks nobody."""
 
     def ask(self, shot: Shot) -> None:
         """Build the shot's request and send it. In an open loop many run at once: keep nothing on `self`."""
@@ -138,8 +144,10 @@ class PacedUser(NodeUser):
     def _drive(self) -> None:
         """Walk the schedule. A shot for which there is no room is recorded as not sent, never sent later."""
         session = self.session
+        if session.pacing.trace:
+            self.count = self._measure()
         room = Pool(max(1, math.ceil(session.pacing.max_in_flight / session.workers)))
-        session.started, begin = time.time(), time.perf_counter()
+        session.started, begin = clock.now(), time.perf_counter()
         try:
             for shot in session.schedule():
                 if not self._until(begin + (shot.at or 0.0)):
@@ -151,6 +159,10 @@ class PacedUser(NodeUser):
             room.join(STOP_TIMEOUT)
         finally:
             room.kill()
+
+    def _measure(self) -> Count | None:
+        count, exact = counter(self.client, self.session.endpoint.model)
+        return fitted(count) if exact else None
 
     def _until(self, due: float) -> bool:
         """Wait until then, on the clock of perf_counter. False when the run ends before."""

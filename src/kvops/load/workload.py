@@ -17,6 +17,7 @@ import msgspec
 
 from kvops.load.haystack import Count, sentence
 from kvops.load.needle import CHARACTERS_PER_TOKEN, TEMPLATE_TOKENS
+from kvops.paths import open_regular
 from kvops.units import format_whole
 
 LONGEST = 10_000_000
@@ -27,6 +28,8 @@ DRAWS = 100
 TAIL = 4.0
 """Standard deviations from the middle to the bounds, where none are given."""
 MAX_FILE = 16 * 2**20
+SAMPLE = 1000
+"""Tokens, about, of the text that a line is fitted to."""
 ROUNDS = 6
 """Corrections of a prompt's length by the node's own count."""
 
@@ -148,8 +151,8 @@ def _bounds(text: str) -> tuple[int, int]:
 def _from_file(text: str) -> Lengths:
     path = Path(text).expanduser().absolute()
     try:
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(MAX_FILE + 1)
+        with open_regular(path) as file:
+            lines = file.read(MAX_FILE + 1).decode()
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise ValueError(f"file:{text}: {reason}") from error
@@ -204,6 +207,14 @@ def prompt(source: random.Random, tokens: int, count: Count | None = None) -> st
         size = max(0.0, len(made) + (tokens - 1 - found) * len(made) / max(1, found))
         made = text.cut(size)
     return made
+
+
+def fitted(count: Count) -> Count:
+    """Counts prompts as `count` does, off by a few percent, and asks nobody: a line through a short and a long one."""
+    short, long = (prompt(random.Random("sample"), tokens) for tokens in (1, SAMPLE))
+    least = count(short)
+    slope = (count(long) - least) / (len(long) - len(short))
+    return lambda text: round(least + slope * (len(text) - len(short)))
 
 
 class _Text:
