@@ -6,6 +6,7 @@ import json
 import resource
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,6 +155,18 @@ def test_a_scenario_that_cannot_be_imported_says_where(
     assert wanted in run.info.reason
     assert "broken.py" in run.info.reason
     assert records == []
+
+
+def test_a_broken_description_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from kvops.load.locust_user import register\nregister(__file__)\n"
+    )
+    (tmp_path / "broken.yaml").write_text("purpose: [")
+    locust = [sys.executable, "-m", "locust", "-f", str(tmp_path / "broken.py"), "--headless"]
+    ended = subprocess.run(locust, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "broken.yaml is no scenario description" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_second_interrupt_ends_a_run_at_once(kvops_home: Path) -> None:
