@@ -14,7 +14,15 @@ from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
 from kvops.errors import KvopsError, UsageError
-from kvops.load import by_hand, counting, locust_listener, locust_worker, runs, scenarios, server_samples
+from kvops.load import (
+    by_hand,
+    counting,
+    locust_listener,
+    locust_worker,
+    runs,
+    scenarios,
+    server_samples,
+)
 from kvops.load.conductor import Conductor
 from kvops.load.endings import MARK, Ending
 from kvops.load.endpoint import Endpoint, discover
@@ -32,9 +40,9 @@ def hook(locust_file: str, users: Any) -> None:
     """`users`: the class whose `session` is set when the run opens."""
     try:
         scenario = scenarios.read(Path(locust_file).with_suffix(".yaml"))
-    locust_listener.endure_strangers()
     except KvopsError as error:
         raise SystemExit(f"{error}") from error
+    locust_listener.endure_strangers()
 
     @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
     def add_options(parser: Any) -> None:
