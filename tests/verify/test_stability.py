@@ -16,11 +16,11 @@ from kvops.verify.checks.stability import (
     AGAIN,
     DriftParameters,
     drifting,
-    excused,
     judge_injection,
     judge_steady,
     require_answers,
 )
+from kvops.verify.driven import excused
 from tests.load.made import answer, lost, refused, run
 
 P = DriftParameters()
@@ -81,9 +81,9 @@ def test_a_slowing_while_others_take_the_machine_is_open() -> None:
         )
         for at in range(20)
     ]
-    excused(run("soak", soak(3.0)), "slower")
+    excused(run("soak", soak(3.0)), "slower", "load.soak")
     with pytest.raises(Finding) as caught:
-        excused(run("soak", soak(3.0), client=busy), "slower")
+        excused(run("soak", soak(3.0), client=busy), "slower", "load.soak")
     assert caught.value.outcome.verdict == "inconclusive"
     assert "other processes" in str(caught.value.outcome.observed)
 

@@ -10,11 +10,11 @@ from pydantic import Field
 from kvops.load.records import RequestRecord
 from kvops.load.reports import injection as injected
 from kvops.load.reports.base import RunData
-from kvops.load.statistics import Trend, after_warm_up, client_health, tpot, trend, warm_up
+from kvops.load.statistics import Trend, after_warm_up, tpot, trend, warm_up
 from kvops.units import format_duration, format_ratio
 from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive
 from kvops.verify.context import Context
-from kvops.verify.driven import artifact, drive, kept
+from kvops.verify.driven import artifact, drive, excused, kept
 from kvops.verify.restarts import engine_restarts
 from kvops.verify.soaked import SoakParameters, soak, soaked
 
@@ -54,7 +54,7 @@ async def steady(context: Context, parameters: DriftParameters) -> Outcome:
     if drifts or now != restarts:
         died = [] if now == restarts else [f"engine restarts went from {restarts} to {now}"]
         if drifts and not died:
-            excused(data, "; ".join(drifts.values()))
+            excused(data, "; ".join(drifts.values()), "load.soak")
         fail(
             observed="; ".join([*drifts.values(), *died]),
             expected=f"no growth over {format_ratio(parameters.drift)}, no restart",
@@ -141,19 +141,6 @@ def evidence_of(records: Sequence[RequestRecord], parameters: DriftParameters) -
             for name, one in trends_of(records).items()
         }
     }
-
-
-def excused(data: RunData, slower: str) -> None:
-    """Ends the check as open where others took the machine's CPUs meanwhile: what slowed down need not be the node."""
-    crowd = client_health(data.client, data.records).crowd
-    if crowd is not None:
-        inconclusive(
-            f"{slower}; {crowd}",
-            expected="a machine that the node has to itself",
-            remedy="stop what else runs there, and let the check run again: --only load.soak",
-            n=len(data.records),
-            **kept(data),
-        )
 
 
 def judge_steady(data: RunData, noisy: bool, parameters: DriftParameters) -> Outcome:
