@@ -66,7 +66,8 @@ def test_one_plot_that_is_named_many_times_is_shown_once(tmp_path: Path) -> None
 def test_no_load_run_outside_of_the_runs_own_folder_is_drawn(
     kvops_home: Path, tmp_path: Path
 ) -> None:
-    data = load.run("needle_recall", [load.answer("recall", float(at)) for at in range(20)])
+    answers = [load.answer("recall", float(at), scenario="needle_recall") for at in range(20)]
+    data = load.run("needle_recall", answers)
     (elsewhere := tmp_path / "needle_recall-1").mkdir()
     Run(elsewhere, data.info).save()
     lines = b"\n".join(msgspec.json.encode(record) for record in data.records)

@@ -266,7 +266,8 @@ def test_a_report_that_breaks_takes_no_verdict_and_no_other_report(
 
 
 def test_load_runs_are_drawn_once_and_one_that_is_damaged_is_named(kvops_home: Path) -> None:
-    data = load.run("needle_recall", [load.answer("recall", float(at)) for at in range(20)])
+    answers = [load.answer("recall", float(at), scenario="needle_recall") for at in range(20)]
+    data = load.run("needle_recall", answers)
     whole, damaged = runs.folder("r") / "needle_recall-1", runs.folder("r") / "needle_recall-2"
     for one in (whole, damaged):
         one.mkdir(parents=True)

@@ -69,6 +69,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="RUN",
-        help="Go on with an interrupted run, or with the latest of them: last.",
+        help="Go on with an interrupted run, or with the latest of them: last. It knows its profile and checks: "
+        "leave --profile, --only and --skip out.",
     ),
 ]

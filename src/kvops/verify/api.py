@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,8 @@ ANSWER_TIMEOUT = 60.0
 """Seconds for a whole answer where a caller sets no other bound."""
 CHECK_BOUND = 3600.0
 """For long prompts and outputs: the check's own timeout ends them."""
+MOST_TOKENS = 2**31
+"""More tokens than this are no count but nonsense."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     def usage(self) -> dict[str, Any]:
         found = self.body.get("usage")
         return found if isinstance(found, dict) else {}
+
+    @property
+    def json_fault(self) -> str:
+        """Why the body is no JSON object with something in it; empty when it is. Says nothing of what is in it."""
+        return "" if self.body else _json_fault(self.text)
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -230,6 +238,28 @@ def json_object(text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _json_fault(text: str) -> str:
+    if not text.strip():
+        return "its body is empty"
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        where = f", at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        return f"its JSON cannot be read{where}"
+    except RecursionError:
+        return "its JSON cannot be read: nested too deep"
+    if not isinstance(found, dict):
+        return "its JSON is no object"
+    if found:
+        return "its JSON cannot be read: half a surrogate pair, or a number out of range"
+    return "its JSON object is empty"
+
+
+def token_count(value: object) -> int | None:
+    """`value` where it is a number of tokens as a node may count them, else None."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
 def first_choice(body: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kvops.errors import NodeError, NodeProtocolError, NodeUnauthorized, NodeUnr
 from kvops.telemetry import prometheus
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.snapshot import Known, NodeSnapshot
-from kvops.verify.api import Api, Reply
+from kvops.verify.api import Api, Reply, token_count
 
 _PREFIXES = {"kvops_": "kvops", "vllm:": "vllm", "sglang:": "sglang", "llamacpp:": "llamacpp"}
 _PROBE_TIMEOUT = 5.0
@@ -54,7 +54,7 @@ async def discover(api: Api, node: NodeClient | None) -> Facts:
         engine=_engine(snapshot, model, page),
         engine_version=page.labels("kvops_build_info").get("version") if page else None,
         model=_text(model.get("id")),
-        max_model_len=limit if isinstance(limit, int) and limit > 0 else None,
+        max_model_len=token_count(limit) or None,
     )
     return facts if snapshot is None else _from_snapshot(facts, snapshot)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvops.verify.api import Reply
+from kvops.verify.api import Reply, token_count
 from kvops.verify.check import Value, fail, inconclusive, skip
 from kvops.verify.context import Context
 
@@ -17,6 +17,8 @@ SEE_LOG = "see kvops node logs for the request's error"
 _SERVER_ERROR = 500
 _NAMED = 4
 """Faults that an observed value names; the evidence has all."""
+_LONGEST = 80
+"""Characters of a node's own word that are repeated."""
 _NEXT = 2
 """Different next steps that a remedy names."""
 _BY_STATUS = {
@@ -63,8 +65,9 @@ def answered(reply: Reply, what: str) -> Reply:
             remedy="the node is busy, draining or not ready: run the gate on an idle node",
         )
     if reply.status != 200 or not reply.body:
+        fault = f", but {reply.json_fault}" if reply.status == 200 else ""
         fail(
-            observed=f"{what}: {status_and_code(reply)}",
+            observed=f"{what}: {status_and_code(reply)}{fault}",
             expected="200 and JSON",
             remedy=_refused(reply),
         )
@@ -87,20 +90,21 @@ def _refused(reply: Reply) -> str:
 def status_and_code(reply: Reply) -> str:
     """`400 invalid_request`; never the message, which may quote the prompt."""
     code = reply.error.get("code")
-    return f"{reply.status} {code}" if isinstance(code, str | int) else str(reply.status)
+    return (
+        f"{reply.status} {code!s:.{_LONGEST}}" if isinstance(code, str | int) else str(reply.status)
+    )
 
 
 def usage_faults(usage: dict[str, Any], max_tokens: int) -> list[Fault]:
     """What is wrong with a `usage` object of a request that asked for at most `max_tokens`."""
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    counts = [usage.get(name) for name in names]
-    prompt, completion, total = counts
-    if not isinstance(prompt, int) or not isinstance(completion, int) or not isinstance(total, int):
-        missing = [f"usage lacks {n}" for n, c in zip(names, counts, strict=True) if c is None]
+    prompt, completion, total = (token_count(usage.get(name)) for name in names)
+    if prompt is None or completion is None or total is None:
+        missing = [f"usage lacks {name}" for name in names if usage.get(name) is None]
         remedy = "clients cannot count what they use: let the engine, or the gateway before it, send usage whole"
         return [
             Fault(one, remedy)
-            for one in missing or ["usage holds something other than whole numbers"]
+            for one in missing or ["usage holds something other than numbers of tokens"]
         ]
     faults = []
     if total != prompt + completion:
@@ -123,7 +127,7 @@ def answer_faults(reply: Reply, max_tokens: int) -> list[Fault]:
     finish = reply.choice.get("finish_reason")
     if finish not in FINISH_REASONS:
         remedy = "clients cannot tell a whole answer from a cut one: the engine has to say stop or length"
-        faults.append(Fault(f"finish_reason {finish!r}", remedy))
+        faults.append(Fault(f"finish_reason {finish!r:.{_LONGEST}}", remedy))
     if not reply.answer:
         remedy = (
             "the node answers without a word: are model and chat template those that were meant?"
@@ -146,7 +150,9 @@ def error_faults(reply: Reply, wanted: tuple[int, ...], code: str | None = None)
     if not isinstance(reply.error.get("type"), str):
         faults.append(Fault("no error.type", shape))
     if code is not None and reply.error.get("code") != code:
-        faults.append(Fault(f"error.code {reply.error.get('code')!r} instead of {code!r}", shape))
+        faults.append(
+            Fault(f"error.code {reply.error.get('code')!r:.{_LONGEST}} instead of {code!r}", shape)
+        )
     return faults
 
 

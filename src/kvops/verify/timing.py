@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from kvops.verify.api import Api, StreamRefused, delta_text, first_choice, json_object
+from kvops.verify.api import Api, StreamRefused, delta_text, first_choice, json_object, token_count
 from kvops.verify.check import inconclusive
 from kvops.verify.context import Context
 from kvops.verify.judge import BUSY, status_and_code
@@ -104,11 +104,10 @@ async def _arrivals(context: Context, body: dict[str, Any]) -> tuple[list[float]
 def _timed(prompt: Prompt, deltas: list[float], usage: dict[str, Any]) -> Timed:
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    completion = usage.get("completion_tokens")
     return Timed(
         prompt_tokens=prompt.tokens,
-        cached_tokens=cached if isinstance(cached, int) else 0,
-        completion_tokens=completion if isinstance(completion, int) else None,
+        cached_tokens=token_count(cached) or 0,
+        completion_tokens=token_count(usage.get("completion_tokens")),
         ttft=deltas[0],
         last=deltas[-1],
     )

@@ -24,12 +24,12 @@ class FreesParameters(Parameters):
 
 
 async def frees(context: Context, parameters: FreesParameters) -> Outcome:
+    await occupancy(context)
     window = context.facts.max_model_len or 2048
     prompt = await context.prompts.fit(min(48, window // 2))
     tokens = min(parameters.max_tokens, window - prompt.tokens)
     extra = {"ignore_eos": True} if context.facts.engine in ("kvops", "vllm") else {}
     body = context.completion(prompt.text, tokens, **extra)
-    await occupancy(context)
     seconds = {}
     for kind, drop in (("stream", _drop_stream), ("plain", _drop_plain)):
         before = await occupancy(context)

@@ -8,7 +8,7 @@ import msgspec
 from pydantic import Field
 
 from kvops.units import format_duration
-from kvops.verify.api import Api, StreamRefused
+from kvops.verify.api import Api, StreamRefused, token_count
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
 from kvops.verify.context import Context
 from kvops.verify.control import claims
@@ -89,7 +89,7 @@ async def _ask(context: Context, api: Api, prompt: str) -> Ask:
         )
     details = answer.usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Ask(cached if isinstance(cached, int) else None, answer.first_delta_seconds)
+    return Ask(token_count(cached), answer.first_delta_seconds)
 
 
 def _judged(seen: Rounds) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from kvops.telemetry import prometheus
 from kvops.telemetry.prometheus import Exposition
+from kvops.verify.api import token_count
 from kvops.verify.check import Check, Outcome, Parameters, inconclusive, require, skip
 from kvops.verify.context import Context, pause
 from kvops.verify.contract import FAMILIES, ONE_PER_REQUEST
@@ -84,15 +86,24 @@ def histogram_faults(page: Exposition, name: str) -> list[str]:
     by_labels: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = {}
     for (series, labels), value in page.series.items():
         if series == f"{name}_bucket":
-            edge = float(dict(labels).get("le", "nan"))
+            edge = _edge(dict(labels).get("le", ""))
             rest = frozenset(pair for pair in labels if pair[0] != "le")
             by_labels.setdefault(rest, []).append((edge, value))
     faults = []
     for labels, buckets in by_labels.items():
         counts = [value for _, value in sorted(buckets)]
-        if counts != sorted(counts) or counts[-1] != page.series.get((f"{name}_count", labels)):
+        ordered = counts == sorted(counts) and not any(math.isnan(edge) for edge, _ in buckets)
+        if not ordered or counts[-1] != page.series.get((f"{name}_count", labels)):
             faults.append(f"the buckets of {name} do not add up to its count")
     return faults
+
+
+def _edge(text: str) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 async def _ask(context: Context, requests: int) -> Counter[str]:
@@ -102,8 +113,8 @@ async def _ask(context: Context, requests: int) -> Counter[str]:
         body = context.completion("The quick brown fox", 4)
         usage = answered(await context.api.post("/v1/completions", body), "a completion").usage
         grown.update(ONE_PER_REQUEST)
-        grown["kvops_prompt_tokens_total"] += usage.get("prompt_tokens", 0)
-        grown["kvops_generation_tokens_total"] += usage.get("completion_tokens", 0)
+        grown["kvops_prompt_tokens_total"] += token_count(usage.get("prompt_tokens")) or 0
+        grown["kvops_generation_tokens_total"] += token_count(usage.get("completion_tokens")) or 0
     grown["kvops_engine_steps_total"] = 1
     await _be_refused(context)
     grown[REJECTIONS] = 1

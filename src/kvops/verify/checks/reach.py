@@ -6,7 +6,7 @@ import httpx
 from pydantic import Field
 
 from kvops.units import format_duration
-from kvops.verify.api import Reply
+from kvops.verify.api import Reply, token_count
 from kvops.verify.check import Check, Outcome, Parameters, fail, require, warn
 from kvops.verify.context import Context
 from kvops.verify.facts import first_model
@@ -36,11 +36,11 @@ async def health(context: Context, parameters: HealthParameters) -> Outcome:
         remedy="start the node with a model: kvops node start --model smollm2-135m",
     )
     canary = await _canary(context, parameters.answer_within)
-    limit = model.get("max_model_len")
+    limit = token_count(model.get("max_model_len"))
     evidence = {"routes": {p: r.status for p, r in routes.items()}, "canary_seconds": canary}
-    if not isinstance(limit, int):
+    if not limit:
         warn(
-            observed="max_model_len is not in /v1/models",
+            observed="/v1/models names no max_model_len that a node can have",
             expected="the longest prompt + output in tokens",
             remedy="the checks near the limit are skipped on this node",
             **evidence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kvops.verify.api import Reply
+from kvops.verify.api import Reply, token_count
 from kvops.verify.check import Check, Outcome, Parameters, require, skip, warn
 from kvops.verify.context import Context
 from kvops.verify.judge import Fault, answer_faults, answered, require_none, usage_faults
@@ -101,7 +101,7 @@ async def multi_turn(context: Context, parameters: MultiTurnParameters) -> Outco
 def _cached_tokens(reply: Reply) -> int | None:
     details = reply.usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if isinstance(cached, int) else None
+    return token_count(cached)
 
 
 SHORT = Check(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvops.verify.api import Reply, delta_text, first_choice, json_object
+from kvops.verify.api import Reply, delta_text, first_choice, json_object, token_count
 from kvops.verify.check import require
 from kvops.verify.context import Context
 from kvops.verify.judge import answered
@@ -77,9 +77,10 @@ async def _first_words(context: Context, body: dict[str, Any]) -> str:
 
 def cut_faults(reply: Reply, counted: int | None, limit: int) -> list[str]:
     """What is wrong with an answer to a prompt that had to be cut; `counted`: its tokens before."""
-    removed, kept = reply.usage.get("truncated_tokens"), reply.usage.get("prompt_tokens")
-    if not isinstance(removed, int) or not isinstance(kept, int) or removed < 1:
-        return [f"truncated_tokens {removed!r}, prompt_tokens {kept!r}"]
+    names = ("truncated_tokens", "prompt_tokens")
+    removed, kept = (token_count(reply.usage.get(name)) for name in names)
+    if not removed or kept is None:
+        return [", ".join(f"{name} {reply.usage.get(name)!r}" for name in names)]
     faults = []
     if reply.headers.get(HEADER) != str(removed):
         faults.append(f"{HEADER} {reply.headers.get(HEADER)!r}, usage says {removed}")

@@ -7,16 +7,17 @@ from typing import Any
 import msgspec
 from pydantic import Field
 
-from kvops.verify.api import Reply
-from kvops.verify.check import Check, Outcome, Parameters
+from kvops.verify.api import Reply, token_count
+from kvops.verify.check import Check, Outcome, Parameters, fail
 from kvops.verify.context import Context
 from kvops.verify.judge import Fault, answered, require_none, usage_faults
-from kvops.verify.prompts import Prompt
+from kvops.verify.prompts import CountsNothing, Prompt
 from kvops.verify.streamed import read_stream
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 RETOKENIZED_SLACK = 0.25
 """Text that is tokenized again may come out in other tokens than those that were generated."""
+_HONEST = "usage as the node's own tokenizer counts, streamed or not"
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -37,7 +38,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def usage(context: Context, parameters: UsageParameters) -> Outcome:
-    seen = await _plain(context, parameters)
+    try:
+        seen = await _plain(context, parameters)
+    except CountsNothing as nothing:
+        fail(observed=nothing.reason, expected=_HONEST, remedy=_PROMPT)
     faults = [fault for one in seen for fault in _plain_faults(context, one, parameters.max_tokens)]
     faults += growth_faults([one.reply.usage.get("prompt_tokens") for one in seen])
     faults += await _written_faults(context, seen[0].reply)
@@ -46,14 +50,14 @@ async def usage(context: Context, parameters: UsageParameters) -> Outcome:
     exact = all(one.prompt.exact for one in seen)
     require_none(
         faults,
-        expected="usage as the node's own tokenizer counts, streamed or not",
+        expected=_HONEST,
         n=len(seen) + 2,
     )
     how = "as the tokenizer counts" if exact else "growing with the prompt; no tokenizer to ask"
     return Outcome(
         verdict="pass",
         observed=f"prompts of {', '.join(str(one.reply.usage['prompt_tokens']) for one in seen)} tokens {how}",
-        expected="usage as the node's own tokenizer counts, streamed or not",
+        expected=_HONEST,
         unit="tokens",
         n=len(seen) + 2,
         evidence={
@@ -99,7 +103,8 @@ def _plain_faults(context: Context, seen: Seen, max_tokens: int) -> list[Fault]:
 
 def growth_faults(counts: list[Any]) -> list[Fault]:
     """Prompts that get longer must count more; also where no tokenizer can be asked."""
-    if all(isinstance(count, int) for count in counts) and counts == sorted(set(counts)):
+    known = [count for count in map(token_count, counts) if count is not None]
+    if known == counts == sorted(set(known)):
         return []
     return [Fault(f"prompt tokens of ever longer prompts: {counts}", _PROMPT)]
 
