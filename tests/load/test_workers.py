@@ -7,11 +7,15 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgpack
 import psutil
 import pytest
+import zmq
 
 from kvops.errors import LoadRunError
 from kvops.load import launcher, scenarios, workers
@@ -31,6 +35,28 @@ def place() -> Address:
         return Address("127.0.0.1", listener.getsockname()[1])
 
 
+STRANGE = [
+    b"\xff\xfe garbage", b"", msgpack.dumps(7), msgpack.dumps([1, 2]), msgpack.dumps([{}, [], "me"]),
+    msgpack.dumps(["locustfile", {}, "me"]), msgpack.dumps(["of no kind", {}, "me"]),
+    msgpack.dumps(["exception", 5, "me"]),
+    msgpack.dumps(["kvops_ready", "yes", "me"]), msgpack.dumps(["kvops_users", {"users": 0}, "me"]),
+    msgpack.dumps(["kvops_lines", {"requests": b"mine\n", "client": b"mine\n"}, "me"]),
+    msgpack.dumps(["kvops_end", {"ending": 7, "reason": "because"}, "me"]),
+]  # fmt: skip
+
+
+@contextmanager
+def stranger(place: Address) -> Iterator[None]:
+    """Sends the master what no worker sends, from before it listens."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.setsockopt(zmq.IDENTITY, b"me")
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.connect(f"tcp://{place.host}:{place.port}")
+        for packet in STRANGE:
+            sock.send(packet)
+        yield
+
+
 def take_part(place: Address, key: str, scenario: scenarios.Scenario = STEADY) -> workers.Outcome:
     return workers.take_part(
         scenario, place, threading.Event(), processes=1, api_key=key, allow_remote=()
@@ -41,7 +67,7 @@ def test_workers_share_the_work_and_the_master_keeps_every_record(
     tmp_path: Path, place: Address
 ) -> None:
     pacing = Pacing(kind="constant", rate=20)
-    with serving(node) as server, ThreadPoolExecutor() as pool:
+    with serving(node) as server, ThreadPoolExecutor() as pool, stranger(place):
         ends = [pool.submit(take_part, place, f"of-worker-{number}") for number in (0, 1)]
         made = plan(server.url, tmp_path, pacing=pacing, workers=2, bind=place)
         run, records = drive(made)
@@ -53,6 +79,10 @@ def test_workers_share_the_work_and_the_master_keeps_every_record(
     keys = {request.headers["authorization"] for request in asked}
     assert keys == {"Bearer of-worker-0", "Bearer of-worker-1"}, "each has a key of its own"
     assert {one.worker for one in read_client(run.folder)} == {0, 1}
+    lines = (run.folder / "requests.jsonl").read_bytes().splitlines()
+    assert len(lines) == 40, "nobody else writes into the run"
+    log = (run.folder / "locust.log").read_text()
+    assert log.count("left out") + log.count("Unrecognized message") >= 8, log
     started = run.info.started_at
     assert all(started < one.t_send < time.time() for one in records)
 

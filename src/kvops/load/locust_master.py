@@ -5,9 +5,10 @@ and ends the run only when every worker has sent all it has.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import gevent
 import msgspec
@@ -29,6 +30,28 @@ LOOK = 0.1
 TURN_AWAY_PATIENCE = 3.0
 LEAVES_AFTER = 0.5
 """Seconds that a last message has to leave a process before it ends."""
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Ready(msgspec.Struct):
+    fault: str
+    """Why the worker cannot take part; empty: it can."""
+
+
+class Users(msgspec.Struct):
+    users: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Lines(msgspec.Struct):
+    requests: bytes
+    client: bytes
+
+
+class End(msgspec.Struct):
+    ending: Ending
+    reason: str
 
 
 def turn_away(environment: Any, reason: str) -> None:
@@ -102,22 +125,43 @@ class Master:
         self._runner.send_message(RUN, said, client_id=msg.node_id)
 
     def _on_ready(self, msg: Any, **_: Any) -> None:
-        if msg.data["fault"]:
-            self._conductor.end(Ending.NOT_OPENED, msg.data["fault"])
-        else:
+        told = _told(msg, Ready)
+        if told is not None and told.fault:
+            self._conductor.end(Ending.NOT_OPENED, told.fault)
+        elif told is not None:
             self._ready.add(msg.node_id)
 
     def _on_users(self, msg: Any, **_: Any) -> None:
-        self._users[msg.node_id] = msg.data["users"]
+        told = self._told_by_a_worker(msg, Users)
+        if told is not None:
+            self._users[msg.node_id] = told.users
 
     def _on_lines(self, msg: Any, **_: Any) -> None:
+        told = self._told_by_a_worker(msg, Lines)
+        if told is None:
+            return
         try:
-            self._sink.append(msg.data["requests"], msg.data["client"])
+            self._sink.append(told.requests, told.client)
         except OSError as error:
             self._conductor.end(Ending.DISK_FULL, f"the records cannot be written: {error}")
 
     def _on_end(self, msg: Any, **_: Any) -> None:
-        self._conductor.end(Ending(msg.data["ending"]), msg.data["reason"])
+        told = self._told_by_a_worker(msg, End)
+        if told is not None:
+            self._conductor.end(told.ending, told.reason)
 
     def _on_stopped(self, msg: Any, **_: Any) -> None:
         self._stopped.add(msg.node_id)
+
+    def _told_by_a_worker(self, msg: Any, kind: type[T]) -> T | None:
+        """None for one that does not take part in the run, or says nothing of that kind."""
+        return _told(msg, kind) if msg.node_id in self._ready else None
+
+
+def _told(msg: Any, kind: type[T]) -> T | None:
+    """None for what is nothing of that kind, from whomever it came."""
+    try:
+        return msgspec.convert(msg.data, kind)
+    except msgspec.ValidationError as error:
+        logging.error("a message of %r is left out: %s", msg.node_id, error)
+        return None
