@@ -23,7 +23,7 @@ from kvops.verify.facts import Facts
 from kvops.verify.timing import once
 from tests.load.made import answer, busy_client, run
 
-ENDLESS = {"requests": 100_000, "prompt_tokens": "24", "max_tokens": "4", "priority": None}
+ENDLESS = {"requests": 100_000, "prompt_tokens": "24", "max_tokens": "4", "priority": "none"}
 
 
 @pytest.fixture(scope="module")

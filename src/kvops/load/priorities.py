@@ -13,14 +13,16 @@ from kvops.load.exchange import Exchange
 from kvops.load.locust_user import NodeUser, Outcome
 from kvops.load.refusals import STATUSES
 
+NONE = "none"
+"""Send no class."""
 _REFUSED = (400, 422)
 _taken: dict[str, AsyncResult] = {}
 """By class, for all users of this process."""
 
 
-def fields(user: NodeUser, priority: str | None) -> dict[str, Any]:
+def fields(user: NodeUser, priority: str) -> dict[str, Any]:
     """For the body of a request: nothing where the node refuses it. The first user asks, the others wait for that."""
-    if priority is None:
+    if priority == NONE:
         return {}
     if priority not in _taken:
         _taken[priority] = AsyncResult()

@@ -233,7 +233,7 @@ async def send_step(
         "requests": requests,
         "prompt_tokens": str(parameters.prompt_tokens),
         "max_tokens": str(parameters.max_tokens),
-        "priority": None,
+        "priority": "none",
     }
     return trusted(await drive(context, SCENARIO, users=users, duration=None, options=options))
 

@@ -109,7 +109,7 @@ async def _background(
         "requests": ENDLESS,
         "prompt_tokens": str(parameters.prompt_tokens),
         "max_tokens": str(parameters.max_tokens),
-        "priority": None,
+        "priority": "none",
     }
     return await drive(
         context,
