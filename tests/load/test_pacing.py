@@ -192,6 +192,13 @@ def test_what_comes_at_the_rate_stays_the_scenarios_but_a_row_of_a_trace_is_a_re
     assert pacing_options.combined(chat, None, trace=rows).unit == "requests"
 
 
+def test_the_speed_is_told_in_what_comes() -> None:
+    assert Pacing().speed == ""
+    assert Pacing(kind="poisson", rate=1.0).speed == "1 request/s"
+    assert Pacing(kind="poisson", rate=0.5, unit="sessions").speed == "0.5 sessions/s"
+    assert Pacing(kind="ramp", rate=1.0, rate_end=8.0).speed == "1 to 8 requests/s"
+
+
 def test_a_trace_is_replayed_whole_unless_a_duration_is_typed(tmp_path: Path) -> None:
     chat = scenarios.find("chat_online")
     rows = trace_of(tmp_path, "time,input_tokens,output_tokens\n5,1,1\n9,2,2\n305,3,3\n")

@@ -57,6 +57,15 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True):
     def open(self) -> bool:
         return self.kind != "closed"
 
+    @property
+    def speed(self) -> str:
+        """`2 sessions/s`, of a ramp both ends; empty without a rate."""
+        if self.rate is None:
+            return ""
+        end = "" if self.rate_end is None else f" to {self.rate_end:g}"
+        one = self.rate == 1 and not end
+        return f"{self.rate:g}{end} {self.unit.removesuffix('s') if one else self.unit}/s"
+
 
 def schedule(pacing: Pacing, seed: int, duration: float | None) -> Iterator[Shot]:
     """All shots before `duration` seconds, in order of time; the same ones for the same seed.

@@ -102,8 +102,7 @@ class Scenario(BaseModel):
             return users
         if not self.pacing.open:
             return f"{users}, or --rate"
-        rate = "" if self.pacing.rate is None else f" {self.pacing.rate:g} {self.pacing.unit}/s"
-        return f"{self.pacing.kind}{rate}, or --arrivals closed"
+        return f"{self.pacing.kind} {self.pacing.speed}".rstrip() + ", or --arrivals closed"
 
     def defaults(self, pacing: Pacing | None = None) -> dict[str, Any]:
         """Under the pacing of a run; None: its own."""

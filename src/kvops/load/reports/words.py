@@ -116,8 +116,7 @@ def load(info: RunInfo) -> str:
 def _arrivals(pacing: Pacing) -> Iterator[str]:
     yield pacing.kind
     if pacing.rate is not None:
-        end = "" if pacing.rate_end is None else f" to {pacing.rate_end:g}"
-        yield f"{pacing.rate:g}{end} {pacing.unit}/s"
+        yield pacing.speed
     if pacing.kind == "gamma":
         yield f"burstiness {pacing.burstiness:g}"
     if pacing.burst_size:
