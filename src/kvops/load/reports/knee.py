@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from kvops.load.knee import Search, contradictions, first_bad, knee, unsteady
 from kvops.load.knee_step import Aims, Limit, Pressure, Step, measure, pressure
 from kvops.load.records import ClientSample, RequestRecord
 from kvops.load.reports.base import RunData, Verdict, verdict
-from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.cells import UNKNOWN, Columns, counted
 from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import cache_notes, words
 from kvops.load.reports.spread import cells, number
@@ -209,8 +210,8 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
     slo = Slo.of(data.info.options)
     least = minimum_samples(slo.percentile, 0, slo.confidence)
     gaps += [
-        f"{load_words(one.step.load, data.info.options['by'])}: {one.step.requests} requests decide nothing, "
-        f"{least} are the least: raise --step-seconds"
+        f"{load_words(one.step.load, data.info.options['by'])}: {counted(one.step.requests, 'request')} decide nothing, "
+        f"{least} are the least: raise --step-seconds{_to(data, one, least)}"
         for one in held
         if one.step.outcome == "unclear" and one.client is None
     ]
@@ -225,6 +226,14 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
             f"the run ended before {load_words(left, unit)} could be tried: raise --duration"
         )
     return gaps
+
+
+def _to(data: RunData, one: Held, least: int) -> str:
+    """So long a step brings as many requests; empty where it had them and they were near the bound."""
+    if not 0 < one.step.requests < least:
+        return ""
+    held: float = data.info.options["step_seconds"]
+    return f" to {math.ceil(1.1 * held * least / one.step.requests)}s"
 
 
 def _notes(data: RunData, held: Sequence[Held]) -> list[str]:

@@ -63,7 +63,7 @@ def judge(data: RunData) -> Verdict:
     found = facts(data)
     failures, phases = failure_lines(data.records), {one.name: one for one in _phases(data)}
     gaps = [
-        f"{name}: {phases[name].answered} answers, {RUN} are the least: raise its seconds"
+        f"{name}: {phases[name].answered} answers, {RUN} are the least: raise --{name}-seconds"
         for name in (BASELINE, RECOVERY)
         if phases[name].answered < RUN
     ]

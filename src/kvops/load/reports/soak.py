@@ -6,6 +6,7 @@ first quarter to the last is more than is allowed. What grows while others take 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,15 +68,24 @@ def judge(data: RunData) -> Verdict:
     if held < options["least_seconds"]:
         gaps.append(
             f"{format_duration(held)} of load say nothing of drift, {format_duration(options['least_seconds'])} "
-            "are the least: raise --duration"
+            f"are the least: --duration {math.ceil(options['least_seconds'])}s, or --least-seconds for a shorter look"
         )
     if found[0].trend is None:
-        gaps.append(
-            f"{len(_answered(data))} answers say nothing of a trend of the first token, {LEAST_ANSWERS} are the "
-            "least: raise --duration"
-        )
+        gaps.append(_too_few(len(_answered(data)), held))
     notes = [*_notes(data), *cache_notes(data.records), *(crowd_notes(data) if failures else ())]
     return verdict(failures, [*gaps, *client_gaps(data)], notes, _met(data, found))
+
+
+def _too_few(answers: int, held: float) -> str:
+    wanted = (
+        f": --duration {math.ceil(1.1 * held * LEAST_ANSWERS / answers)}s brings them at this pace"
+        if answers
+        else ""
+    )
+    return (
+        f"{answers} answers after the warm-up say nothing of a trend of the first token, {LEAST_ANSWERS} are the "
+        f"least{wanted}"
+    )
 
 
 def _blamed(data: RunData, one: Drift) -> tuple[list[str], list[str]]:
