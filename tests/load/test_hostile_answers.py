@@ -15,7 +15,7 @@ from kvops.errors import KvopsError
 from kvops.load import bounded
 from kvops.load.client import Client, Timeouts
 from kvops.load.endpoint import discover
-from kvops.load.exchange import Exchange, Usage
+from kvops.load.exchange import MAX_MESSAGE, Exchange, Usage
 from kvops.load.records import ErrorClass
 from tests.load.scripted import Reply, Request, Respond, serving
 
@@ -225,3 +225,9 @@ def test_a_flood_of_interim_answers_is_bounded_by_its_size() -> None:
     got = ask(respond)
     assert got.error_class is ErrorClass.BAD_ANSWER
     assert f"over {bounded.MAX_HEAD} bytes" in got.message
+
+
+def test_of_a_message_of_megabytes_only_what_is_kept_is_searched() -> None:
+    """Comparing all of it with the request would stop the client for minutes."""
+    got = ask(lambda _, reply: reply.json(400, {"error": {"message": "x" * 4_000_000}}))
+    assert got.message == "x" * MAX_MESSAGE

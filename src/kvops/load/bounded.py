@@ -55,22 +55,24 @@ class _Answer(http.client.HTTPResponse):
 
 class _Reads(io.RawIOBase):
     def __init__(self, sock: socket.socket, arm: Arm) -> None:
-        self._raw, self._arm = sock.makefile("rb", buffering=0), arm
+        self._receive, self._arm = sock.recv_into, arm
+        self._open = sock.makefile("rb", buffering=0)
+        """Keeps the socket open when its connection is closed before the answer was read."""
         self.head: int | None = 0
         """Bytes of it so far; None once it is over."""
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
+    def readinto(self, buffer: Any) -> int:
         self._arm()
-        size = self._raw.readinto(buffer)
+        size = self._receive(buffer)
         if self.head is not None:
-            self.head += size or 0
+            self.head += size
             if self.head > MAX_HEAD:
                 raise ValueError(f"the head of the answer is over {MAX_HEAD} bytes")
         return size
 
     def close(self) -> None:
-        self._raw.close()
+        self._open.close()
         super().close()

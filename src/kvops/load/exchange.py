@@ -213,9 +213,10 @@ def without_secrets(text: str, secrets: Collection[str]) -> str:
 
 
 def without_quotes(message: str, body: bytes | None) -> str:
-    """`message` unless it repeats a piece of what was sent: no text of a prompt comes into a record."""
+    """`message` unless what is kept of it repeats a piece of what was sent: no prompt comes into a record."""
     sent = (body or b"")[:LOOKED_AT] + (body or b"")[-LOOKED_AT:]
-    pieces = (message[at : at + QUOTED] for at in range(len(message) - QUOTED + 1))
+    kept = message[:MAX_MESSAGE]  # of a message of megabytes, too
+    pieces = (kept[at : at + QUOTED] for at in range(len(kept) - QUOTED + 1))
     if any(piece.encode("utf-8", "replace") in sent for piece in pieces):
         return "its words repeat the request and are left out"
     return message
