@@ -210,8 +210,8 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
     slo = Slo.of(data.info.options)
     least = minimum_samples(slo.percentile, 0, slo.confidence)
     gaps += [
-        f"{load_words(one.step.load, data.info.options['by'])}: {counted(one.step.requests, 'request')} decide nothing, "
-        f"{least} are the least: raise --step-seconds{_to(data, one, least)}"
+        f"{load_words(one.step.load, data.info.options['by'])}: {counted(one.step.requests, 'request')} decide "
+        f"nothing, {least} are the least: raise --step-seconds{_to(data, one, least)}"
         for one in held
         if one.step.outcome == "unclear" and one.client is None
     ]
