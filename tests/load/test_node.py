@@ -92,6 +92,6 @@ def test_the_default_model_recalls_every_needle(smol_node: RunningNode) -> None:
     )
     assert code == 0, report["verdict"]
     assert (report["report"]["found"], report["report"]["n"]) == (6, 6)
-    assert report["verdict"]["notes"] == [], (
+    assert not any("off their asked length" in note for note in report["verdict"]["notes"]), (
         "prompts are within 2 % of their asked length, by the node's own count"
     )
