@@ -270,6 +270,13 @@ def test_a_refusal_that_comes_before_the_body_was_read_is_still_heard() -> None:
     assert got.error_class is ErrorClass.HTTP_413
 
 
+def test_a_servers_words_are_one_line_without_control_characters() -> None:
+    message = "no\x1b]0;owned\x07 room\n\u202eleft"
+    got = ask(lambda _, reply: reply.json(500, {"error": {"message": message}}))
+    assert got.error_class is ErrorClass.HTTP_5XX_OTHER
+    assert got.message == "no ]0;owned  room  left"
+
+
 def test_the_key_travels_in_the_header() -> None:
     with serving(lambda _, reply: reply.json(200, {})) as server:
         Client(server.url + "/prefix/", api_key="s3cret").fetch("GET", "/v1/models")

@@ -25,6 +25,7 @@ from kvops.load.exchange import (
     without_quotes,
     without_secrets,
 )
+from kvops.printable import printable
 
 __all__ = ["Answer", "Client", "Leave", "Timeouts"]
 
@@ -71,8 +72,8 @@ class Client:
         return other
 
     def clean(self, text: str) -> str:
-        """Words of the server for a reader or a record: bounded, and without the credentials that were sent."""
-        return without_secrets(text, self._secrets)[:MAX_MESSAGE]
+        """Words of the server for a reader or a record: one bounded line, without the credentials that were sent."""
+        return printable(without_secrets(text, self._secrets)[:MAX_MESSAGE])
 
     def fetch(self, method: str, path: str, body: Any = None, *, timeout: float = 10.0) -> Answer:
         """A plain request, over within `timeout` seconds and the time to connect.
@@ -127,7 +128,7 @@ class Client:
             classify(exchange, error)
         finally:
             exchange.e2e = time.perf_counter() - start
-            exchange.message = without_quotes(self.clean(exchange.message), data)
+            exchange.message = self.clean(without_quotes(exchange.message, data))
             if (
                 exchange.finish_reason
                 and self.clean(exchange.finish_reason) != exchange.finish_reason
