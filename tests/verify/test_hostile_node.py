@@ -142,6 +142,7 @@ def test_an_answer_that_cannot_be_read_is_said_to_be_that(
     assert found.verdict == "fail"
     assert says in str(found.observed)
     assert "<html>" not in str(found.observed)
+    assert ("before the node change or cut it" in found.remedy) == body.startswith(b"{")
 
 
 @pytest.mark.parametrize("limit", [True, 2**62, -1, "512", 1.5, [512], {"a": 1}])

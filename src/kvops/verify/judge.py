@@ -76,6 +76,10 @@ def answered(reply: Reply, what: str) -> Reply:
 
 def _refused(reply: Reply) -> str:
     if reply.status == 200:
+        if reply.text.startswith("{"):
+            return (
+                "clients break at such an answer: does something before the node change or cut it?"
+            )
         return (
             "what answers speaks no JSON: is something else before the node, or the address wrong?"
         )
