@@ -68,6 +68,12 @@ def test_a_good_body_makes_no_success_of_another_status(
     assert (got.text, got.ttft, got.done) == ("", None, False)
 
 
+def test_an_error_object_is_no_success_under_the_status_of_one() -> None:
+    got = ask(lambda _, reply: reply.json(200, {"error": {"code": "oom", "message": "no room"}}))
+    assert (got.error_class, got.error["code"]) == (ErrorClass.BAD_ANSWER, "oom")
+    assert "no room" in got.message
+
+
 def test_a_refusal_whose_body_never_ends_is_still_that_refusal() -> None:
     release = threading.Event()
 

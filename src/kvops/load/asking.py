@@ -148,6 +148,9 @@ class Asking:
         if not isinstance(answer, dict):
             raise ValueError("HTTP 200 with a body that is no JSON object")
         self._exchange.done = True
+        if answer.get("error"):
+            take_error(answer, self._exchange)
+            raise ValueError(f"HTTP 200 with an error: {self._exchange.message}")
         take_choice(answer, self._exchange)  # a plain answer has no first token to time
 
     def _json(self, response: http.client.HTTPResponse) -> Any:
