@@ -95,6 +95,11 @@ def test_a_warning_of_kvops_is_one_kind_whatever_its_fields() -> None:
     assert skeleton(json.dumps({"event": "request", "level": "info"})) is None
 
 
+def test_what_a_library_says_again_and_again_is_no_storm() -> None:
+    line = json.dumps({"event": "said", "level": "warning", "logger": "asyncio"})
+    assert skeleton(line) is None
+
+
 def look(log: Path | None, began: float) -> Outcome:
     async def run() -> Outcome:
         target = Target(name="n", url="http://127.0.0.1:9")

@@ -32,6 +32,8 @@ _STORMY = re.compile(
 _DIGITS = re.compile(r"[0-9a-f]{6,}|\d+")
 _PLAIN_ERROR = re.compile(r"^(\S+ )?(ERROR|CRITICAL|FATAL)\b|\] ?(ERROR|CRITICAL|FATAL)\b")
 STORM_SECONDS = 60.0
+LIBRARY = "said"
+"""Event of what a library told a kvops node's log. asyncio does at every write to a client that has hung up."""
 
 
 class LogParameters(Parameters):
@@ -48,6 +50,8 @@ class Fault(msgspec.Struct, frozen=True):
     line: int
     at: float | None
     file: str
+    event: str = ""
+    """Of a kvops node's own line; such names hold no text of others."""
 
 
 async def clean(context: Context, parameters: LogParameters) -> Outcome:
@@ -98,7 +102,8 @@ def _scan(files: Iterable[Path], storm: int) -> tuple[int, list[Fault]]:
             read += 1
             kind = fault_of(line.text) or watch.storm_of(line)
             if kind:
-                faults.append(Fault(kind, line.number, line.at, file.name))
+                event = str(entry_of(line.text).get("event", ""))[:60]
+                faults.append(Fault(kind, line.number, line.at, file.name, event))
     return read, faults
 
 
@@ -144,7 +149,8 @@ def skeleton(text: str) -> str | None:
     entry = entry_of(text)
     if entry:
         event, level = str(entry.get("event", "")), entry.get("level")
-        return event if level == "warning" or _STORMY.search(event) else None
+        own = event != LIBRARY and (level == "warning" or _STORMY.search(event))
+        return event if own else None
     return _DIGITS.sub("#", text)[:200] if _STORMY.search(text) else None
 
 
@@ -178,7 +184,7 @@ def counter_remarks(snapshot: NodeSnapshot, preemption_ratio: float) -> list[str
 
 
 def _counted(faults: list[Fault]) -> str:
-    kinds = Counter(fault.kind for fault in faults)
+    kinds = Counter(f"{f.kind} ({f.event})" if f.event else f.kind for f in faults)
     return ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common(5))
 
 
