@@ -16,6 +16,7 @@ from kvops.errors import UsageError
 from kvops.telemetry.targets import Target
 from kvops.units import format_ratio
 from kvops.verify import runs
+from kvops.verify.amounts import line_for_more
 from kvops.verify.check import Samples
 from kvops.verify.facts import Facts
 from kvops.verify.profile import BaselineRules, SeriesRule
@@ -24,8 +25,6 @@ from kvops.verify.resume import differences
 from kvops.verify.series import Judgement, judge, middle, pooled
 from kvops.verify.waivers import BASELINE, covering
 
-_AMOUNTS = ("budget", "requests", "repeats", "rounds", "baseline", "seconds")
-"""Parameters by which a check measures more, the best first."""
 _COUNTS_ONLY = ("min_samples", "samples", "budget")
 """Parameters that change how many values there are, and nothing of what they are."""
 _TITLE = "Not worse than before"
@@ -268,18 +267,8 @@ def _tolerance(name: str, rules: BaselineRules) -> float:
 
 def _remedy(found: Judgement, check: CheckResult) -> str:
     if found.verdict == "inconclusive":
-        return f"on an idle machine, or with more values, {_more(check)}for this run and for a new one to compare with"
+        return f"on an idle machine, or with more values, {line_for_more(check)}for this run and for a new one to compare with"
     return "look at what changed since (kvops config history), and run again on an idle machine"
-
-
-def _more(check: CheckResult) -> str:
-    """The line that lets a check measure four times as much; empty where no parameter does."""
-    for name in _AMOUNTS:
-        given = check.parameters.get(name)
-        if isinstance(given, int | float):
-            line = f"{{id: {check.id}, parameters: {{{name}: {4 * given:g}}}}}"
-            return f"in a profile of your own (extends: …) {line}, "
-    return ""
 
 
 def _nothing(report: Report, rules: BaselineRules) -> CheckResult:
