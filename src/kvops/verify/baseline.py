@@ -267,7 +267,8 @@ def _tolerance(name: str, rules: BaselineRules) -> float:
 
 def _remedy(found: Judgement, check: CheckResult) -> str:
     if found.verdict == "inconclusive":
-        return f"on an idle machine, or with more values, {line_for_more(check)}for this run and for a new one to compare with"
+        more = line_for_more(check)
+        return f"on an idle machine, or with more values, {more}for this run and a new one to compare with"
     return "look at what changed since (kvops config history), and run again on an idle machine"
 
 
