@@ -13,10 +13,24 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
+
+
+def for_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment is for Python itself, which reads it only when it starts."""
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+
+
+_OURS = for_python(os.environ)
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Whether a forked process would be as one for which Python had been started with this environment."""
+    return for_python(environment) == _OURS
 
 
 class Process:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 import psutil
@@ -23,9 +24,9 @@ KVOPS = [sys.executable, "-m", "kvops.cli"]
 def run_kvops(
     *args: str, env: dict[str, str], timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Forked from a process with the imports done, but where `env` is for Python itself, which is then started."""
+    """Forked from a process with the imports done, but where some of `env` is for Python itself."""
     environment = dict(os.environ) | env
-    if not any(name.startswith("PYTHON") for name in env):
+    if forked.can_fork(environment):
         return forked.run(*args, environment=environment, timeout=timeout)
     return subprocess.run(
         [*KVOPS, *args],
@@ -41,7 +42,7 @@ def run_kvops(
 class RunningNode:
     home: Path
     name: str
-    process: forked.Process
+    process: forked.Process | subprocess.Popen[str]
     log: Path
     url: str = ""
     control_url: str = ""
@@ -86,13 +87,24 @@ def start_node(
     log = home / f"{name}.out"
     env = {"KVOPS_HOME": str(home)}
     with log.open("w") as out:
-        process = forked.Process(
-            "node", "start", "-c", str(config), environment=dict(os.environ) | env,
-            out=out.fileno(), err=out.fileno(), own_session=True,
-        )  # fmt: skip
+        process = _started("node", "start", "-c", str(config), env=env, out=out)
     node = RunningNode(home, name, process, log, env=env)
     _wait_ready(node, timeout)
     return node
+
+
+def _started(
+    *args: str, env: dict[str, str], out: TextIO
+) -> forked.Process | subprocess.Popen[str]:
+    environment = dict(os.environ) | env
+    if forked.can_fork(environment):
+        return forked.Process(
+            *args, environment=environment, out=out.fileno(), err=out.fileno(), own_session=True
+        )
+    return subprocess.Popen(
+        [*KVOPS, *args], env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def _wait_ready(node: RunningNode, timeout: float) -> None:

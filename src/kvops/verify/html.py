@@ -6,10 +6,10 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 
 from kvops import paths
+from kvops.pages import page
 from kvops.units import format_whole
 from kvops.verify import runs, words
 from kvops.verify.check import Samples
@@ -33,14 +33,9 @@ MAX_PLOT = 8 * 2**20
 
 def render(report: Report, folder: Path | None = None) -> bytes:
     """`folder`: the run's, where its plots are; a plot that is gone is left out."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kvops.verify"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
+    text = page(
+        "kvops.verify",
+        "report.html.j2",
         report=report,
         words=words,
         signs=SIGNS,
@@ -52,7 +47,7 @@ def render(report: Report, folder: Path | None = None) -> bytes:
         series_words=_series,
         as_json=_as_json,
     )
-    return "\n".join(map(words.printable, page.split("\n"))).encode()
+    return "\n".join(map(words.printable, text.split("\n"))).encode()
 
 
 def _to_do(report: Report) -> list[Any]:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-import jinja2
 import msgspec
 from markupsafe import Markup
 from rich.console import Console, RenderableType
@@ -20,6 +19,7 @@ from kvops.load.reports.base import RunData
 from kvops.load.reports.plots import Missing, Plot
 from kvops.load.reports.timeline import timeline
 from kvops.load.statistics.frame import Frame
+from kvops.pages import page
 from kvops.units import format_whole
 
 FILE = "report.html"
@@ -44,15 +44,10 @@ def render(
     data: RunData, found: Analysis, body: RenderableType, own: list[Plot | Missing]
 ) -> bytes:
     """`body` and `own` are the scenario's table and plots."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kvops.load.reports"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     pictures = _pictures(data, found, own)
-    page = environment.get_template("run.html.j2").render(
+    text = page(
+        "kvops.load.reports",
+        "run.html.j2",
         info=data.info,
         found=found,
         basis=basis(found),
@@ -70,7 +65,7 @@ def render(
         load=words.load(data.info),
         whole=format_whole,
     )
-    return page.encode()
+    return text.encode()
 
 
 def _pictures(data: RunData, found: Analysis, own: list[Plot | Missing]) -> list[Plot | Missing]:
