@@ -15,14 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from kvops.errors import LoadRunError, UsageError
+from kvops.errors import UsageError
 from kvops.load import launcher, runs
-from kvops.load.records import ClientSample, ErrorClass, RequestRecord, Tail, read_records
-from kvops.load.reports import base
+from kvops.load.records import ErrorClass, RequestRecord, Tail, read_records
 from tests.harness import KVOPS
 from tests.load import commands
 from tests.load.commands import Said
-from tests.load.driven import drive, plan
 from tests.load.scripted import Reply, Request, Respond, node, serving, words
 
 SECRET = "not-for-the-arguments"
@@ -457,25 +455,3 @@ def test_a_line_being_written_waits_for_its_end(tmp_path: Path) -> None:
         more.write(line[30:])
     assert len(tail.new()) == 1
     assert tail.new() == []
-
-
-def test_a_broken_line_does_not_end_the_watching_of_a_run(tmp_path: Path) -> None:
-    file = tmp_path / "client.jsonl"
-    sound = b'{"at":1.0,"users":1,"in_flight":1,"cpu":0.1,"lag":0.0}\n'
-    file.write_bytes(sound + b'{"at":"soon"}\n' + b"[" * 100_000 + b"\n" + sound)
-    assert len(Tail(file, ClientSample).new()) == 2
-
-
-def test_a_run_that_could_not_be_made_is_no_failed_expectation() -> None:
-    assert LoadRunError.exit_code == base.EXIT_CODES["inconclusive"]
-
-
-def test_a_run_is_kept_under_a_folder_named_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with serving(node) as server:
-        run, records = drive(plan(server.url, Path("kept/here"), duration=1.0))
-    assert run.info.status == "finished", run.info.reason
-    assert run.folder.parent == tmp_path / "kept" / "here"
-    assert records
