@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvops.load import exchange
@@ -38,6 +38,7 @@ EVENT = st.fixed_dictionaries(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a machine that others keep busy
 @given(EVENT)
 def test_quick_and_whole_reading_agree(event: dict[str, Any]) -> None:
     data = json.dumps(event).encode()

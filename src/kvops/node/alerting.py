@@ -100,13 +100,13 @@ class Alerting:
             now = time.time()
             self._book.states = self._evaluator.step(self._snapshot(), now)
             self._book.at = now
+            self._drills.evaluated(self._book)  # before a channel can have told of it
             self._post.serve((*self._channels, *self._drills.channels))
             names = [channel.name for channel in self._post.channels]
             plan(self._book, self._rules, names, self._terms, now)
             await self._save()
         except Exception as defect:
             log.error("evaluation_failed", error=type(defect).__name__)
-        self._drills.evaluated(self._book)
         self._post.look()
 
     async def _attempted(self, channel: Channel, message: Message, attempt: Attempt) -> None:
