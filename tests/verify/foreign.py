@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 MODEL, LIMIT, KEY = "words", 512, "foreign-key"
-TOKEN_SECONDS = 0.005
+TOKEN_SECONDS = 0.02
 
 
 def refusal(status: int, kind: str) -> Response:
@@ -48,22 +48,25 @@ class Foreign:
         body = await _object(request)
         if body is None or not isinstance(body.get("prompt"), str):
             return refusal(400, "Bad Request")
-        return await self.answer(body, body["prompt"], chat=False)
+        return await self.answer(request, body, body["prompt"], chat=False)
 
     async def chat(self, request: Request) -> Response:
         body = await _object(request)
         turns = body.get("messages") if body else None
         if not body or not isinstance(turns, list) or not turns or not all(map(_turn, turns)):
             return refusal(400, "Bad Request")
-        return await self.answer(body, " ".join(turn["content"] for turn in turns), chat=True)
+        said = " ".join(turn["content"] for turn in turns)
+        return await self.answer(request, body, said, chat=True)
 
-    async def answer(self, body: dict[str, Any], prompt: str, *, chat: bool) -> Response:
+    async def answer(
+        self, request: Request, body: dict[str, Any], prompt: str, *, chat: bool
+    ) -> Response:
         if body.get("model") != MODEL:
             return refusal(404, "NotFoundError")
         count, wanted = len(prompt.split()) + 3 * chat, body.get("max_tokens", 16)
         if not _sensible(body) or count + wanted > LIMIT:
             return refusal(400, "BadRequestError")
-        if self.running >= self.places:
+        if not request.scope["has_place"]:
             return refusal(503, "Service Unavailable")
         if body.get("stream"):
             return StreamingResponse(
@@ -86,13 +89,9 @@ class Foreign:
         yield b"data: [DONE]\n\n"
 
     async def words(self, wanted: int) -> AsyncIterator[str]:
-        self.running += 1
-        try:
-            for index in range(wanted):
-                await asyncio.sleep(TOKEN_SECONDS)
-                yield f" w{index}"
-        finally:
-            self.running -= 1
+        for index in range(wanted):
+            await asyncio.sleep(TOKEN_SECONDS)
+            yield f" w{index}"
 
     def app(self) -> Any:
         post = ["POST"]
@@ -102,7 +101,23 @@ class Foreign:
             Route("/v1/chat/completions", self.chat, methods=post),
             Route("/invocations", self.completions, methods=post),
         ]  # fmt: skip
-        return _PrefixGuard(Starlette(routes=routes), self.keyed)
+        return _PrefixGuard(_Places(Starlette(routes=routes), self), self.keyed)
+
+
+@dataclass
+class _Places:
+    """A request has its place from its first byte on, or none at all: what comes at once is counted at once."""
+
+    app: Any
+    node: Foreign
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        taken = scope.get("method") == "POST" and self.node.running < self.node.places
+        self.node.running += taken
+        try:
+            await self.app(scope | {"has_place": taken}, receive, send)
+        finally:
+            self.node.running -= taken
 
 
 @dataclass
