@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -179,10 +180,10 @@ def test_results_of_a_gate_on_a_full_disk(
         wanted: outputs.Wanted = {"html": str(kvops_home.parent / "report.html")}
         order = prepare(Asked(node=node.url, only=["resp.short"], wanted=wanted))
         monkeypatch.setattr(paths, "write_atomic", full)
-        console = Console(record=True, width=120)
+        console = Console(file=(told := io.StringIO()), width=120)
         assert gate(order, console) == 2
     assert "--html" in capsys.readouterr().err
-    said = console.export_text()
+    said = told.getvalue()
     assert "✓ pass" in said
     assert "not saved: result.json: No space left on device" in said
 

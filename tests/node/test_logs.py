@@ -221,3 +221,15 @@ def lost(node: RunningNode) -> float:
     page = HTTP.get(f"{node.url}/metrics").text
     (value,) = re.findall(r"^kvops_log_dropped_total (\S+)$", page, re.MULTILINE)
     return float(value)
+
+
+def test_that_clients_hang_up_fills_no_log_and_loses_no_lines(tmp_path: Path) -> None:
+    file = tmp_path / "node.log"
+    logs.log_to(file)
+    for _ in range(1000):
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    logging.getLogger("asyncio").warning("something else")
+    assert logs.flush()
+    assert logs.dropped() == 0
+    (line,) = file.read_text().splitlines()
+    assert "asyncio" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,11 +21,24 @@ from kvops.tui.screens.fleet import FleetScreen
 from kvops.tui.screens.node import NodeScreen
 from kvops.tui.session import RATES, Session
 from kvops.tui.store import Store, Watch
-from tests.harness import RunningNode
+from tests.harness import RunningNode, start_node
 from tests.telemetry.samples import make_snapshot
 from tests.tui.screen import Switch, console, shown, target_of, until
 
 NOWHERE = Target(name="tiny", url="http://127.0.0.1:1", control_url="http://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def tiny_node(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node of their own: what tests of other files have done to a shared one is on this console's screen."""
+    settings: dict[str, object] = {
+        "model": {"name": str(tiny_model)},
+        "kv_cache": {"blocks": 128},
+        "runtime": {"threads": 1},
+    }
+    node = start_node(tmp_path_factory.mktemp("console"), settings, name="tiny")
+    yield node
+    node.stop()
 
 
 def watching(node: RunningNode, **options: bool) -> Console:

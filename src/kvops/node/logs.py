@@ -105,6 +105,11 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
     return all(each.writer.flush(seconds) for each in _handlers())
 
 
+HUNG_UP = "socket.send() raised exception."
+"""What asyncio says at each write to a client that has gone. That clients go is counted and audited; these lines would
+only crowd out others, and a node would warn of lost lines because somebody hung up."""
+
+
 class LogWriter:
     """The thread that writes log files."""
 
@@ -168,6 +173,8 @@ class NodeLog(logging.Handler):
         return self._held_back + self.writer.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == HUNG_UP:
+            return
         told = self._flood.take(_event(record))
         if told is None:
             self._held_back += 1
