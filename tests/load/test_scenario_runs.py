@@ -208,7 +208,7 @@ def test_noisy_tenant_with_keys(home: Path) -> None:
 
 
 def test_burst_and_recover(node: FaultyNode) -> None:
-    seconds = ("--baseline-seconds", "1", "--burst-seconds", "1", "--recovery-seconds", "2")
+    seconds = ("--baseline-seconds", "1", "--burst-seconds", "1", "--recovery-seconds", "5")
     data = load(node, "burst_and_recover", *seconds, "--max-tokens", "2", users=40)
     assert outcome(data) == "pass: "
     assert facts(data)["overloaded"]

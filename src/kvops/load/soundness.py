@@ -112,11 +112,11 @@ def _contradiction(record: RequestRecord) -> str | None:
 
 
 def _impossible(record: RequestRecord, info: RunInfo) -> str | None:
-    parts = [part for part in (record.ttft, record.last) if part is not None]
+    first, last, end_of_answer = record.ttft or 0.0, record.last or 0.0, record.e2e + ROUNDING
     gaps = (min(record.itl), max(record.itl)) if record.itl else ()
-    if not _within([record.e2e, record.connect, *parts, *gaps], LONGEST):
+    if not _within((record.e2e, record.connect, first, last, *gaps), LONGEST):
         return "hold a time that is negative or without bound"
-    if any(part > record.e2e + ROUNDING for part in parts):
+    if first > end_of_answer or last > end_of_answer:
         return "hold a token that came after the end of its answer"
     counts = (record.prompt_tokens, record.cached_tokens, record.completion_tokens, record.truncated_tokens,
               record.counted_tokens)  # fmt: skip
@@ -142,4 +142,7 @@ def _values(sample: msgspec.Struct) -> Iterator[Any]:
 
 
 def _within(values: Iterable[float | None], most: float) -> bool:
-    return all(value is None or 0 <= value <= most for value in values)
+    for value in values:  # noqa: SIM110 - of every line of a run, where a generator costs twice as much
+        if value is not None and not 0 <= value <= most:
+            return False
+    return True
