@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from kvops.errors import NodeUnauthorized
 from kvops.testing import LIMIT, MODEL, serve
 from kvops.verify import result
 from kvops.verify.checks.responses import PROMPT, SECRET
+from kvops.verify.result import Report
 from tests.verify.gate import gate, one_by_one, smoke, the_check
 
 
 def test_a_sound_node_passes_every_check_of_smoke() -> None:
     with serve() as node:
         report = gate(node, smoke())
-    assert {r.id: (r.verdict, r.observed) for r in report.checks if r.verdict != "pass"} == {}
+    assert _amiss(report) == {}
     assert [r.id for r in report.checks] == [entry.id for entry in smoke().checks]
     assert (report.verdict, report.exit_code, report.not_run) == ("pass", 0, ())
     assert report.target.model == MODEL
     assert report.target.engine == "kvops"
     assert report.target.max_model_len == LIMIT
+
+
+def _amiss(report: Report) -> dict[str, tuple[str, object]]:
+    return {r.id: (r.verdict, r.observed) for r in report.checks if r.verdict != "pass"}
 
 
 def test_a_hanging_node_is_not_asked_for_the_rest() -> None:
@@ -59,7 +65,7 @@ def test_without_a_control_plane_what_cannot_be_seen_is_skipped_and_the_rest_is_
 
 def test_a_key_is_asked_for_everywhere() -> None:
     with serve(keys=True) as node:
-        assert gate(node, smoke()).exit_code == 0
+        assert _amiss(gate(node, smoke())) == {}
         with pytest.raises(NodeUnauthorized):
             gate(node, smoke(), key=False)
 
@@ -95,3 +101,10 @@ def test_what_to_do_is_about_the_fault_that_was_found(
         assert (check.verdict, remedy in check.remedy) == ("fail", True), (check.id, check.remedy)
         assert "kvops node logs" not in check.remedy, "it is no node of this machine"
         assert remedy != "total_tokens" or "the node's own log" not in check.remedy
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_the_node_of_these_tests_is_ready_once_it_is_served(keys: bool) -> None:
+    with serve(keys=keys) as node:
+        state = httpx.get(f"{node.url}/readyz", trust_env=False).json()
+    assert state == {"status": "ready", "reason": ""}

@@ -75,8 +75,8 @@ def sound_settings() -> dict[str, Any]:
     }
 
 
-def run(order: Order, asked: Any) -> None:
-    """Serve until killed. `asked`: a shared counter of requests for inference."""
+def run(order: Order, asked: Any, ready: Any) -> None:
+    """Serve until killed. `asked`: a shared counter of requests for inference; `ready`: an event."""
     threading.Thread(target=_outlive_nobody, daemon=True).start()
     for name in [name for name in os.environ if name.startswith("KVOPS_")]:
         del os.environ[name]  # the caller's, who may have a node of his own
@@ -90,7 +90,17 @@ def run(order: Order, asked: Any) -> None:
     )
     with logged(loaded.config), audited(loaded) as audit:
         node = _assembled(order, loaded, asked)
-        asyncio.run(node(loaded, model, folder, audit, lambda step, detail: None).run())
+        asyncio.run(node(loaded, model, folder, audit, _tells(ready)).run())
+
+
+def _tells(ready: Any) -> node_daemon.Report:
+    """Of the steps of a start only the last: what the planes say of it may be a defect."""
+
+    def report(step: str, detail: str) -> None:
+        if step == "ready":
+            ready.set()
+
+    return report
 
 
 def _outlive_nobody() -> None:
