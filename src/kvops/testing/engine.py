@@ -10,6 +10,7 @@ import msgspec
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.kv_map import kv_map
 from kvops.node.engine.pace import Pace
+from kvops.node.engine.readings import kv_usage, prefix_cache
 from kvops.node.engine.refusals import refusal
 from kvops.node.engine.request import Request
 from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Scheduler
@@ -24,7 +25,7 @@ from kvops.node.wire import (
     Submit,
     TokenDelta,
 )
-from kvops.telemetry.snapshot import KvMap, KvUsage, MemoryLedger, PrefixCache
+from kvops.telemetry.snapshot import KvMap, MemoryLedger
 from kvops.testing.mind import Mind
 from kvops.testing.timing import Stopwatch
 from kvops.testing.words import spec
@@ -156,38 +157,12 @@ class ScriptedEngine:
             last_step_at=self._last_step_at,
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
-            kv=self._kv_usage(),
-            prefix_cache=self._prefix_cache(),
+            kv=kv_usage(self._scheduler, BLOCK_BYTES),
+            prefix_cache=prefix_cache(self._scheduler),
             memory=self._ledger(),
             requests=tuple(request.row(now) for request in self._scheduler),
             tenant_blocks=self._tenants.held(),
             invariant_violations=0,
-        )
-
-    def _kv_usage(self) -> KvUsage:
-        pool = self._pool
-        unused = [
-            max(0, len(request.table) * pool.block_size - len(request.tokens))
-            for request in self._scheduler.running
-        ]
-        slots = pool.used * pool.block_size
-        return KvUsage(
-            block_size=pool.block_size,
-            total_blocks=pool.total,
-            used_blocks=pool.used,
-            cached_blocks=pool.cached,
-            free_blocks=pool.free,
-            bytes_per_block=BLOCK_BYTES,
-            waste_ratio=sum(unused) / slots if slots else 0.0,
-            evictions=pool.evictions,
-            preemptions=self._scheduler.counters.preemptions,
-            fragmentation_ratio=sum(map(bool, unused)) / pool.used if pool.used else 0.0,
-        )
-
-    def _prefix_cache(self) -> PrefixCache:
-        counters, pool = self._scheduler.counters, self._pool
-        return PrefixCache(
-            pool.prefix_caching, counters.query_tokens, counters.hit_tokens, pool.block_size
         )
 
     def _ledger(self) -> MemoryLedger:

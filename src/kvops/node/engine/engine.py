@@ -19,6 +19,7 @@ from kvops.node.engine.loading import Loaded, Progress, load
 from kvops.node.engine.memory import peak_of
 from kvops.node.engine.pace import Pace
 from kvops.node.engine.prefixes import PrefixNames
+from kvops.node.engine.readings import kv_usage, prefix_cache
 from kvops.node.engine.refusals import refusal
 from kvops.node.engine.request import Request
 from kvops.node.engine.reserve import Reserve
@@ -38,7 +39,7 @@ from kvops.node.wire import (
     TenantLimits,
     TokenDelta,
 )
-from kvops.telemetry.snapshot import KvMap, KvUsage, PrefixCache
+from kvops.telemetry.snapshot import KvMap
 
 Announce = Callable[[tuple[str, ...]], None]
 
@@ -142,8 +143,8 @@ class Engine:
             last_step_at=self._last_step_at,
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
-            kv=self._kv_usage(),
-            prefix_cache=self._prefix_cache(),
+            kv=kv_usage(self._scheduler, self.info.bytes_per_block),
+            prefix_cache=prefix_cache(self._scheduler),
             memory=self._accounts.ledger(kv_used=pool.used * size, kv_cached=pool.cached * size),
             requests=tuple(request.row(now) for request in self._scheduler),
             tenant_blocks=self._tenants.held(),
@@ -224,35 +225,6 @@ class Engine:
         if self._runner.sampler.stops(request, sample.token):
             return "stop"
         return "length" if request.generated + 1 == request.params.max_tokens else None
-
-    def _kv_usage(self) -> KvUsage:
-        pool = self._pool
-        held = pool.used
-        unused = [
-            max(0, len(request.table) * pool.block_size - len(request.tokens))
-            for request in self._scheduler.running
-        ]
-        return KvUsage(
-            block_size=pool.block_size,
-            total_blocks=pool.total,
-            used_blocks=pool.used,
-            cached_blocks=pool.cached,
-            free_blocks=pool.free,
-            bytes_per_block=self.info.bytes_per_block,
-            waste_ratio=sum(unused) / (held * pool.block_size) if held else 0.0,
-            evictions=pool.evictions,
-            preemptions=self._scheduler.counters.preemptions,
-            fragmentation_ratio=sum(map(bool, unused)) / held if held else 0.0,
-        )
-
-    def _prefix_cache(self) -> PrefixCache:
-        counters = self._scheduler.counters
-        return PrefixCache(
-            enabled=self._pool.prefix_caching,
-            query_tokens=counters.query_tokens,
-            hit_tokens=counters.hit_tokens,
-            granularity_tokens=self._pool.block_size,
-        )
 
     def _warm_up(self, max_batched_tokens: int) -> None:
         """A real generation, so that the first client meets no cold path; it leaves no trace but its memory peak."""
