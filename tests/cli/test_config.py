@@ -80,7 +80,9 @@ def test_a_pending_restart_is_told(node: RunningNode, tmp_path: Path) -> None:
     assert "current, restart pending" in node.kvops("config", "history").stdout
     shown = node.kvops("config", "show").stdout
     assert f"version {newest['id']} ({newest['config_hash']}, restart pending)" in shown
+    assert "served: its next start changes kv_cache.blocks" in node.kvops("node", "status").stdout
     assert told(node.kvops("config", "rollback", "--json"))["restart_needed"] == []
+    assert "next start" not in node.kvops("node", "status").stdout
     assert not told(node.kvops("config", "history", "--json"))[0]["restart_pending"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,10 +160,11 @@ def _row(record: NodeRecord) -> dict[str, Any]:
     known = {"name": record.name, "pid": record.pid, "url": record.url, "model": record.model}
     known["control_url"] = record.control_url
     try:
-        snapshot = _snapshot(record)
+        figures = _figures(_snapshot(record))
+        changed = call(record, "GET", "/control/config").get("restart_needed", ())
     except NodeError as error:
         return known | {"state": "unreachable", "reason": error.message}
-    return known | _figures(snapshot)
+    return known | figures | {"restart_needed": [row["key"] for row in changed]}
 
 
 def _snapshot(record: NodeRecord) -> NodeSnapshot:
@@ -193,6 +195,19 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
     columns = ("name", "state", "url", "model", "run/wait", "kv", "up")
     print_table(columns, [_cells(row) for row in rows], expendable=columns[:1:-1])
+    for row in rows:
+        for remark in _remarks(row):
+            typer.echo(f"{row['name']}: {remark}")
+
+
+def _remarks(row: dict[str, Any]) -> Iterator[str]:
+    """What the columns do not say of a node."""
+    if row["reason"]:
+        yield row["reason"]
+    if keys := row.get("restart_needed"):
+        yield (
+            f"its next start changes {', '.join(keys)}: kvops config show --node {row['name']} says what is in force"
+        )
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -139,11 +139,13 @@ def serve(connection: Connection) -> None:
     reserve = Reserve.of(start)
     # Threads that spin at a barrier for one that the system has put aside make a busy machine 10 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # Imported only now: OpenMP reads its policy once, and a broken torch is reported like any failure to load.
-    from kvops.node.engine.engine import Engine
 
     def report(phase: str, detail: str) -> None:
         connection.send(wire.Loading(phase, detail))
+
+    report("engine started", "importing torch and the kernels")
+    # Imported only now: OpenMP reads its policy once, and a broken torch is reported like any failure to load.
+    from kvops.node.engine.engine import Engine
 
     engine = Engine.load(start, report, reserve)
     connection.send(wire.Ready(engine.info))
