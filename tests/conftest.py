@@ -44,6 +44,9 @@ LONGEST = (
 )
 """Begun first, so that no worker is left with one of them when the other has nothing more to do."""
 
+LONG_SECONDS = 3600
+"""For one test of those that run with --long; the bound of the others is in pyproject.toml."""
+
 
 def _turn(item: pytest.Item) -> int:
     file = item.nodeid.partition("::")[0]
@@ -52,11 +55,14 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
-    if config.getoption("--long"):
-        return
+    mark = (
+        pytest.mark.timeout(LONG_SECONDS)
+        if config.getoption("--long")
+        else pytest.mark.skip(reason="takes minutes: run with --long")
+    )
     for item in items:
         if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+            item.add_marker(mark)
 
 
 @pytest.fixture(autouse=True)

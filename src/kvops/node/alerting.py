@@ -90,7 +90,8 @@ class Alerting:
 
     async def _pause(self) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), self._settings.interval)
+            async with asyncio.timeout(self._settings.interval):
+                await self._wake.wait()
         except TimeoutError:
             return
         self._wake.clear()

@@ -75,7 +75,8 @@ class EngineChild:
         """The exit code; negative for a signal. The process is killed if it lingers after it closed its end."""
         assert self._process is not None
         try:
-            return await asyncio.wait_for(self._process.wait(), _END_SECONDS)
+            async with asyncio.timeout(_END_SECONDS):
+                return await self._process.wait()
         except TimeoutError:
             self.kill()
             return await self._process.wait()

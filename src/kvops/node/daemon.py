@@ -54,6 +54,8 @@ Report = Callable[[str, str], None]
 """Called with a step of the start-up and its detail."""
 
 _LAST_WORDS_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0
+"""For listeners, watchers and alert delivery to end."""
 
 log = structlog.get_logger("kvops.daemon")
 
@@ -147,7 +149,7 @@ class Daemon:
             watch.cancel()
             for listener in listeners:
                 listener.should_exit = True
-            await asyncio.gather(*serving, watch, return_exceptions=True)
+            await _ended(asyncio.gather(*serving, watch, return_exceptions=True))
             await self._end_engine(engine)
             registry.remove(self._config.name)
             log.info("stopped")
@@ -254,7 +256,8 @@ class Daemon:
         admission.door = "stopping"
         admission.fail_all()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(admission.idle.wait(), _LAST_WORDS_SECONDS)
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await admission.idle.wait()
 
     async def _end_engine(self, engine: asyncio.Task[None]) -> None:
         await self._supervisor.stop()
@@ -294,6 +297,13 @@ class Daemon:
             version=__version__,
             api_keys_file=self._access.keys_file,
         )
+
+
+async def _ended(tasks: asyncio.Future[Any]) -> None:
+    """Wait for what was told to end. A node that is to stop stops, whatever a defect keeps."""
+    _, late = await asyncio.wait({tasks}, timeout=_CLOSE_SECONDS)
+    if late:
+        log.error("not_ended_in_time", seconds=_CLOSE_SECONDS)
 
 
 class _Stopped(Exception):

@@ -90,7 +90,8 @@ class Drills:
         drill = self._current = _Drill(secrets.token_hex(8), extra, names)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(drill.done.wait(), patience)
+                async with asyncio.timeout(patience):
+                    await drill.done.wait()
         finally:
             self._current = None
         return drill.outcome()

@@ -26,7 +26,8 @@ class Queries:
         self._waiting[query] = future
         self._send(make(query))
         try:
-            return await asyncio.wait_for(future, _SECONDS)
+            async with asyncio.timeout(_SECONDS):
+                return await future
         except TimeoutError:
             raise NotReady(f"the engine did not answer within {_SECONDS:.0f} s.") from None
         finally:

@@ -35,7 +35,8 @@ class Renderer:
         result = _in_thread(work)
         result.add_done_callback(self._end_turn)
         try:
-            return await asyncio.wait_for(asyncio.shield(result), self._render_seconds)
+            async with asyncio.timeout(self._render_seconds):
+                return await asyncio.shield(result)
         except TimeoutError:
             raise TemplateTimeout(
                 f"the model's chat template was not done within {self._render_seconds:g} s.",
@@ -48,7 +49,8 @@ class Renderer:
             raise QueueFull(f"{MAX_WAITING} chats wait to be rendered.", hint="Try again later.")
         self._waiting += 1
         try:
-            await asyncio.wait_for(self._turn.acquire(), self._turn_seconds)
+            async with asyncio.timeout(self._turn_seconds):
+                await self._turn.acquire()
         except TimeoutError:
             raise QueueFull(
                 f"other chats took the {self._turn_seconds:g} s that this one may wait to be rendered.",

@@ -163,5 +163,6 @@ class NodePoller:
 
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(seconds, 0.05))
+            async with asyncio.timeout(max(seconds, 0.05)):
+                await self._wake.wait()
         self._wake.clear()

@@ -129,7 +129,8 @@ class Service:
         """What has come in; waits up to `patience` seconds for the first."""
         if patience:
             with contextlib.suppress(TimeoutError):
-                self._handle(await asyncio.wait_for(self._inbox.get(), patience))
+                async with asyncio.timeout(patience):
+                    self._handle(await self._inbox.get())
         while not self._inbox.empty():
             self._handle(self._inbox.get_nowait())
 

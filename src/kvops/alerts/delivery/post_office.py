@@ -66,7 +66,8 @@ class PostOffice:
             due = next_due(self._book, channel.name, time.time())
             if due is None or due[1] > 0:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), None if due is None else due[1])
+                    async with asyncio.timeout(None if due is None else due[1]):
+                        await news.wait()
             else:
                 await self._attempt(channel, due[0])
 
