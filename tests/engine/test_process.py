@@ -85,6 +85,7 @@ def test_a_life(daemon: Daemon, tiny_model: Path) -> None:
     assert (ready.info.pool_blocks, ready.info.max_model_len) == (256, 512)
     phases = [message.phase for message in daemon.seen if isinstance(message, wire.Loading)]
     assert phases == [
+        "engine started",
         "model loaded",
         "pool initialised",
         "kernels compiled",

@@ -86,6 +86,21 @@ def test_the_report_of_a_start_and_of_an_end_is_followed(receiver: Receiver) -> 
     assert [step for step, _ in said] == ["model loaded", "ready", "settings", "stopping"]
 
 
+async def test_what_systemd_has_no_room_for_is_said_later_and_in_order(receiver: Receiver) -> None:
+    report = notifier(receiver).following(lambda step, detail: None, 1.0)
+    for number in range(30):  # Linux queues eleven
+        report(f"step {number}", "")
+    report("ready", "")
+    lines = receiver.waiting()
+    assert "READY=1" not in lines, "the queue was not full: this shows nothing"
+    async with asyncio.timeout(60):
+        while "READY=1" not in lines:
+            await asyncio.sleep(0.01)
+            lines += receiver.waiting()
+    steps = [line.split()[1] for line in lines if line.startswith("STATUS=step")]
+    assert steps == [f"{number}:" for number in range(30)]
+
+
 async def test_the_watchdog_hears_of_progress_only(receiver: Receiver) -> None:
     asked, enough = 0, asyncio.Event()
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -19,6 +20,9 @@ _STEP_SECONDS = 600.0
 _END_SECONDS = 30.0
 """What an end may take beyond the drain."""
 _STATUS_CHARACTERS = 200
+_MOST_OWED = 64
+"""Messages kept for a systemd that has no room for them yet: Linux queues eleven for a socket."""
+_TRY_AGAIN_SECONDS = 0.05
 
 Report = Callable[[str, str], None]
 """Called with a step of the start-up and its detail."""
@@ -27,7 +31,8 @@ log = structlog.get_logger("kvops.notify")
 
 
 class Notifier:
-    """Says nothing where nobody listens; what cannot be said is logged once and stops nothing."""
+    """Says nothing where nobody listens; what cannot be said is logged once and stops nothing. What systemd has no
+    room for is said a moment later, in order: without READY=1 it would end the node."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -36,6 +41,8 @@ class Notifier:
         self._watchdog = _watchdog_seconds(environment)
         self._is_ready = False
         self._failed = False
+        self._owed: deque[bytes] = deque(maxlen=_MOST_OWED)
+        self._again: asyncio.TimerHandle | None = None
 
     @classmethod
     def of_process(cls) -> Notifier:
@@ -70,22 +77,35 @@ class Notifier:
     async def watch(self, healthy: Callable[[], bool]) -> None:
         """Say that the node is alive, twice within the time that systemd allows, as long as it is `healthy`."""
         while self._address and self._watchdog is not None:
-            if healthy():
+            if healthy() and not self._owed:
                 self._say("WATCHDOG=1")
             await asyncio.sleep(max(self._watchdog / 2, _SHORTEST_PAUSE))
 
     def _say(self, *lines: str) -> None:
-        if not self._address:
-            return
-        message = "\n".join(line.replace("\n", " ") for line in lines).encode()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.setblocking(False)
-                sock.sendto(message, self._address)
-        except OSError as error:
-            if not self._failed:
-                log.warning("notify_failed", error=error.strerror)
-            self._failed = True
+        if self._address:
+            self._owed.append("\n".join(line.replace("\n", " ") for line in lines).encode())
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        while self._owed:
+            try:
+                self._send(self._owed[0])
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                self._again = loop.call_later(_TRY_AGAIN_SECONDS, self._settle)
+                return
+            except OSError as error:
+                if not self._failed:
+                    log.warning("notify_failed", error=error.strerror)
+                self._failed = True
+            self._owed.popleft()
+
+    def _send(self, message: bytes) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
+            sock.sendto(message, self._address)
 
 
 def _extend(seconds: float) -> str:
