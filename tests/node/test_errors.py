@@ -216,9 +216,13 @@ def test_both_ends_of_a_query_bound(tiny_node: RunningNode) -> None:
         {"Content-Type": "application/x-www-form-urlencoded"},
         {},
         {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        [("Content-Type", "application/json"), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")],
+        [("Content-Type", "application/json"), ("Content-Type", "text/plain")],
     ],
-)
-def test_wrong_kinds_of_body(tiny_node: RunningNode, headers: dict[str, str]) -> None:
+)  # fmt: skip
+def test_wrong_kinds_of_body(
+    tiny_node: RunningNode, headers: dict[str, str] | list[tuple[str, str]]
+) -> None:
     answer = HTTP.post(f"{tiny_node.url}/v1/completions", content=b"{}", headers=headers)
     assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_request")
 

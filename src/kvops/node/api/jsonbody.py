@@ -40,10 +40,16 @@ class JsonRequest(Request):
             self._json = parse_json(self._body, limits.json_depth)
 
     def _check_headers(self, limits: Limits) -> None:
-        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
+        # Of a header that is there twice, whatever reads the request before or after may have taken the other one.
+        kinds = {
+            kind.partition(";")[0].strip().lower() for kind in self.headers.getlist("content-type")
+        }
+        if kinds != {"application/json"}:
             raise InvalidRequest("the Content-Type must be application/json.", param="Content-Type")
-        if self.headers.get("content-encoding", "identity").lower() != "identity":
+        if any(
+            coding.strip().lower() != "identity"
+            for coding in self.headers.getlist("content-encoding")
+        ):
             raise InvalidRequest("compressed bodies are not accepted.", param="Content-Encoding")
         length = self.headers.get("content-length", "0")
         if length.isdigit() and int(length) > limits.body_bytes:
