@@ -1,13 +1,13 @@
 """Long documents: prompts of a few lengths, one after the other, with short answers."""
 
-from kvops.load.locust_user import PlanUser, plain_answer, register
+from kvops.load.locust_user import ListUser, Shot, plain_answer, register
 from kvops.load.needle import counter
 from kvops.load.workload import prompt, source_of
 
 register(__file__)
 
 
-class Reader(PlanUser):
+class Reader(ListUser):
     def on_start(self) -> None:
         self.count, _ = counter(self.client, self.session.endpoint.model)
 
@@ -20,10 +20,14 @@ class Reader(PlanUser):
             for length in sorted(set(options["lengths"]))
         ]
 
-    def step(self, item: tuple[int, int]) -> None:
+    def prepare(self, item: tuple[int, int]) -> tuple[int, str]:
         length, repeat = item
         source = source_of("document", self.session.seed, length, repeat)
+        return length, prompt(source, length, self.count)
+
+    def send(self, made: tuple[int, str], shot: Shot) -> None:
+        length, text = made
         self.chat(
-            prompt(source, length, self.count), max_tokens=self.session.options["max_tokens"],
-            name=f"{length} tokens", judge=plain_answer, asked_input=length, ignore_eos=True,
+            text, max_tokens=self.session.options["max_tokens"], name=f"{length} tokens", judge=plain_answer,
+            shot=shot, asked_input=length, ignore_eos=True,
         )  # fmt: skip

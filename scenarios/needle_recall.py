@@ -5,13 +5,13 @@ from typing import ClassVar
 from kvops.load import needle
 from kvops.load.exchange import Exchange
 from kvops.load.haystack import Prompt
-from kvops.load.locust_user import Outcome, PlanUser, plain_answer, register
+from kvops.load.locust_user import ListUser, Outcome, Shot, plain_answer, register
 from kvops.load.records import ErrorClass
 
 register(__file__)
 
 
-class Seeker(PlanUser):
+class Seeker(ListUser):
     values: ClassVar[list[str]] = []
     """All numbers of the run: none but a prompt's own may turn up in its answer."""
 
@@ -26,13 +26,17 @@ class Seeker(PlanUser):
         Seeker.values = [cell.needle.value for cell in cells]
         return cells
 
-    def step(self, cell: needle.Cell) -> None:
-        prompt = needle.prompt_for(cell, self.session.seed, self.count)
+    def prepare(self, cell: needle.Cell) -> tuple[needle.Cell, Prompt]:
+        return cell, needle.prompt_for(cell, self.session.seed, self.count)
+
+    def send(self, made: tuple[needle.Cell, Prompt], shot: Shot) -> None:
+        cell, prompt = made
         self.chat(
             prompt.text,
             max_tokens=self.session.options["max_tokens"],
             name=cell.name,
             judge=lambda got: self.judge(cell, prompt, got),
+            shot=shot,
         )
 
     def judge(self, cell: needle.Cell, prompt: Prompt, got: Exchange) -> Outcome:
@@ -43,7 +47,7 @@ class Seeker(PlanUser):
         if score.found == (cell.depth is not None):
             return Outcome(needle=score)
         message = (
-            "the number was not recalled"
+            needle.not_recalled(got)
             if cell.depth is not None
             else "it gave a number of another prompt"
         )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from kvops.load import launcher
+from kvops.errors import UsageError
+from kvops.load import launcher, scenarios
 from kvops.load.pacing import Pacing, schedule
 from kvops.load.records import ErrorClass, read_client, read_records
+from kvops.load.reports import base, summary
 from tests.load.driven import drive, plan
 from tests.load.scripted import Reply, Request, node, serving
 
@@ -115,3 +121,104 @@ def test_a_mistake_in_a_task_ends_the_run_as_failed(tmp_path: Path, processes: i
     assert run.info.status == "failed"
     assert run.info.reason == "RuntimeError: the scenario is wrong here"
     assert len(records) >= 4, "what came before is kept"
+
+
+def listed(url: str, out: Path, name: str, *options: str, **more: Any) -> launcher.Plan:
+    chosen = scenarios.find(name)
+    made = plan(url, out, **{"duration": 60.0} | more)
+    return msgspec.structs.replace(made, scenario=chosen, options=chosen.parse(options))
+
+
+def test_a_list_is_sent_by_the_clock_and_counted_before_it_starts(tmp_path: Path) -> None:
+    pacing = Pacing(kind="constant", rate=20)
+    options = ("--lengths", "64,96", "--repeats", "3")
+    with serving(node) as server:
+        made = listed(server.url, tmp_path, "long_document", *options, pacing=pacing)
+        run, records = drive(made)
+        paths = [request.path for request in server.requests]
+    assert run.info.status == "finished", run.info.reason
+    assert Counter(one.name for one in records) == {"64 tokens": 3, "96 tokens": 3}
+    start = min(one.t_intended or 0.0 for one in records)
+    times = sorted((one.t_intended or 0.0) - start for one in records)
+    assert times == pytest.approx([number / 20 for number in range(6)], abs=1e-5)
+    assert "/v1/tokenize" not in paths[paths.index("/v1/chat/completions") :]
+
+
+def test_processes_share_a_list_that_comes_by_the_clock(tmp_path: Path) -> None:
+    pacing = Pacing(kind="poisson", rate=20)
+    options = ("--lengths", "128", "--depths", "0,50,100", "--repeats", "2")
+    with serving(node) as server:
+        made = listed(server.url, tmp_path, "needle_recall", *options, pacing=pacing, processes=2)
+        run, records = drive(made)
+    assert run.info.status == "finished", run.info.reason
+    cells = [(one.needle.depth, one.needle.repeat) for one in records if one.needle is not None]
+    wanted = [(None, 0), *itertools.product((0.0, 50.0, 100.0), (0, 1))]
+    assert sorted(cells, key=str) == sorted(wanted, key=str)
+    assert {one.worker for one in records} == {0, 1}
+
+
+def test_of_a_session_only_the_first_turn_has_a_time(tmp_path: Path) -> None:
+    pacing = Pacing(kind="constant", rate=20, unit="sessions")
+    with serving(node) as server:
+        options = ("--loops", "3", "--turns", "2", "--max-tokens", "4")
+        _, records = drive(listed(server.url, tmp_path, "agent_loop", *options, pacing=pacing))
+    timed = Counter((one.name, one.t_intended is not None) for one in records)
+    assert timed == {("turn 1", True): 3, ("turn 2", False): 3}
+
+
+@pytest.mark.parametrize("name", ["agent_loop", "long_document", "shared_prefix", "needle_recall"])
+def test_what_the_client_had_no_room_for_is_held_against_nobody(tmp_path: Path, name: str) -> None:
+    pacing = Pacing(kind="constant", rate=200, max_in_flight=1)
+
+    def slow(request: Request, reply: Reply) -> None:
+        if request.path == "/v1/chat/completions":
+            time.sleep(0.3)
+        node(request, reply)
+
+    with serving(slow) as server:
+        run, records = drive(listed(server.url, tmp_path, name, pacing=pacing))
+    assert any(one.error_class is ErrorClass.CLIENT_SATURATED for one in records)
+    verdict = summary.judge(base.read(run))
+    assert verdict.outcome == "inconclusive", verdict
+    assert "had no room at the client" in str(verdict.reasons) or "not asked" in str(
+        verdict.reasons
+    )
+
+
+def test_a_list_that_is_cut_by_its_duration_is_not_sent_to_the_end(tmp_path: Path) -> None:
+    pacing = Pacing(kind="constant", rate=2)
+    options = ("--lengths", "64", "--repeats", "30")
+    with serving(node) as server:
+        made = listed(server.url, tmp_path, "long_document", *options, pacing=pacing, duration=1.2)
+        run, records = drive(made)
+    assert run.info.status == "finished", run.info.reason
+    assert len(records) == 3
+
+
+@pytest.mark.long
+def test_the_last_answer_of_a_list_is_waited_for(tmp_path: Path) -> None:
+    def slow(request: Request, reply: Reply) -> None:
+        if request.path == "/v1/chat/completions":
+            time.sleep(launcher.STOP_TIMEOUT + 2)
+        node(request, reply)
+
+    pacing = Pacing(kind="constant", rate=5)
+    with serving(slow) as server:
+        options = ("--lengths", "64", "--repeats", "2")
+        _, records = drive(listed(server.url, tmp_path, "long_document", *options, pacing=pacing))
+    assert [one.expected for one in records] == [True, True]
+
+
+def test_a_kind_of_arrivals_that_a_scenario_does_not_take_is_refused_by_the_launcher_too(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("time,input_tokens,output_tokens\n0,1,1\n")
+    with serving(node) as server:
+        for name, pacing in (
+            ("batch_offline", Pacing(kind="poisson", rate=1)),
+            ("long_document", Pacing(kind="trace", trace=str(file))),
+        ):
+            with pytest.raises(UsageError, match=name):
+                drive(listed(server.url, tmp_path, name, pacing=pacing))
+        assert server.requests == []

@@ -15,7 +15,7 @@ from kvops.load import pacing_options, scenarios
 from kvops.load.pacing import Pacing, check, schedule
 
 STEADY = scenarios.read(Path(__file__).parent / "scenarios" / "steady.yaml")
-LISTED = scenarios.find("needle_recall")
+LISTED = scenarios.find("batch_offline")
 NEVER = 1e-4
 """Chance at which a right schedule would be called wrong, over all seeds; here the seeds are fixed."""
 
@@ -214,9 +214,29 @@ def test_a_trace_is_replayed_whole_unless_a_duration_is_typed(tmp_path: Path) ->
     assert pacing_options.notes(closed, 60.0) == []
 
 
-def test_a_list_of_work_cannot_be_paced() -> None:
-    with pytest.raises(UsageError, match=r"needle_recall decides itself .*chat_online and soak"):
-        pacing_options.combined(LISTED, 60.0, rate=1.0)
+@pytest.mark.parametrize("name", ["batch_offline", "burst_and_recover", "ramp", "malformed_input"])
+def test_a_scenario_that_times_itself_cannot_be_paced_and_those_that_can_are_named(
+    name: str,
+) -> None:
+    with pytest.raises(UsageError, match=rf"{name} decides itself") as raised:
+        pacing_options.combined(scenarios.find(name), 60.0, rate=1.0)
+    taking = (
+        "agent_loop, chat_online, long_document, needle_recall, shared_prefix and soak take them"
+    )
+    assert taking in raised.value.hint
+    assert ("--by rate" in raised.value.hint) == (name == "ramp")
+
+
+@pytest.mark.parametrize("name", ["agent_loop", "long_document", "needle_recall", "shared_prefix"])
+def test_a_list_of_requests_comes_at_a_rate_and_is_no_trace(name: str, tmp_path: Path) -> None:
+    listed = scenarios.find(name)
+    made = pacing_options.combined(listed, 60.0, rate=2.0)
+    assert (made.kind, made.unit) == ("poisson", "sessions" if name == "agent_loop" else "requests")
+    rows = trace_of(tmp_path, "time,input_tokens,output_tokens\n0,1,1\n")
+    for given in ({"trace": rows}, {"kind": "trace", "trace": rows}):
+        with pytest.raises(UsageError, match="list of requests of its own") as raised:
+            pacing_options.combined(listed, None, **given)
+        assert "chat_online and soak replay one" in raised.value.hint
 
 
 def test_closed_loops_pass_the_check() -> None:

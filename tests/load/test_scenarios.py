@@ -35,7 +35,8 @@ def test_every_scenario_has_a_locust_file_a_purpose_and_sound_defaults() -> None
 
 
 def test_how_requests_come_is_told() -> None:
-    assert scenarios.find("agent_loop").arrivals == "2 users"
+    assert scenarios.find("batch_offline").arrivals == "8 users"
+    assert scenarios.find("agent_loop").arrivals == "2 users, or --rate"
     assert scenarios.find("ramp_to_knee").arrivals == "1 user"
     assert scenarios.find("soak").arrivals == "2 users, or --rate"
     told = "poisson 0.5 sessions/s, or --arrivals closed"
@@ -159,6 +160,7 @@ OPTION = "purpose: x\noptions: {one: {help: h, "
         (OPTION + "type: lengths, default: uniform}}", "'uniform'"),
         (OPTION + "type: int, default: 5, maximum: 4}}", "5 is out of bounds"),
         (OPTION + "type: choice, default: a}}", "has choices"),
+        (OPTION + "type: int, must_hold: needle}}", "only ints"),
         (OPTION + "type: choice, choices: [a], default: b}}", "none of a"),
     ],
 )

@@ -94,7 +94,8 @@ def _wrapped(text: str, indent: int) -> str:
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     epilog="Each scenario has options of its own: kvops load list SCENARIO. Those of an open loop, --rate to "
-    "--max-in-flight, are for chat_online and soak; the other scenarios decide themselves when to send.",
+    "--max-in-flight, are for the scenarios that it lists with --rate or --arrivals; the others decide themselves "
+    "when to send.",
 )
 def run(
     context: typer.Context,

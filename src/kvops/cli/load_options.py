@@ -29,7 +29,7 @@ Rate = Annotated[
     float | None,
     typer.Option(
         metavar="R",
-        help="Open loop: R requests a second (sessions of chat_online), whatever the answers do; Poisson by default.",
+        help="Open loop: R requests, or sessions, a second, whatever the answers do; Poisson by default.",
     ),
 ]
 Arrivals = Annotated[

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from kvops.load import bounded
-from kvops.load.exchange import Exchange, status_class, take_choice, take_error, take_event
+from kvops.load.exchange import Exchange, take_choice, take_error, take_event
 from kvops.load.records import ErrorClass
 from kvops.load.sse import EventReader
+from kvops.load.statuses import status_class
 from kvops.units import format_duration
 
 READ_SIZE = 65536
@@ -27,9 +28,9 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     connect: float = 5.0
     first_token: float = 600.0
-    """Until the first content delta, or a whole answer that is no stream."""
+    """Until the first token, or a whole answer that is no stream."""
     stall: float = 120.0
-    """Between two content deltas; comments of the server do not count."""
+    """Between two deltas with tokens; comments of the server do not count."""
     total: float = 900.0
 
 
@@ -37,7 +38,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
     """When to drop the connection on purpose, whichever comes first."""
 
     deltas: int | None = None
-    """After so many content deltas."""
+    """After so many deltas with tokens."""
     after: float | None = None
     """Seconds after the request was written."""
 

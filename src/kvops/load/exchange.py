@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kvops.load import pieces
 from kvops.load.records import ErrorClass
 
 MAX_MESSAGE = 300
@@ -67,13 +68,19 @@ class Exchange(msgspec.Struct, kw_only=True):
     """Unix seconds."""
     connect: float | None = None
     deltas: list[float] = []
-    """Arrival of each non-empty content delta."""
+    """Arrival of each delta that brought text, thinking or a piece of a tool call."""
+    first_content: float | None = None
+    """Arrival of the first that brought text."""
     e2e: float = 0.0
     """Close of the stream."""
     status: int | None = None
     headers: dict[str, str] = {}
     """Names in lower case."""
     text: str = ""
+    """Of the answer itself."""
+    thinking: str = ""
+    calls: str = ""
+    """Names and arguments of the tools that the model calls."""
     finish_reason: str | None = None
     usage: Usage = Usage()
     done: bool = False
@@ -86,6 +93,10 @@ class Exchange(msgspec.Struct, kw_only=True):
     """The error object of the answer or of the stream."""
 
     @property
+    def said(self) -> pieces.Said:
+        return pieces.Said(self.text, self.thinking, self.calls)
+
+    @property
     def ttft(self) -> float | None:
         return self.deltas[0] if self.deltas else None
 
@@ -96,7 +107,10 @@ class Exchange(msgspec.Struct, kw_only=True):
 
 class _Delta(msgspec.Struct):
     content: str | None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
+    tool_calls: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+    function_call: None = None
 
 
 class _Choice(msgspec.Struct):
@@ -107,7 +121,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Piece(msgspec.Struct):
-    """An event as nearly all are: one delta, and neither usage nor an error."""
+    """An event as nearly all are: one delta without a tool call, and neither usage nor an error."""
 
     choices: tuple[_Choice]
     usage: None = None
@@ -127,16 +141,33 @@ def take_event(event: bytes, at: float, exchange: Exchange) -> None:
         (choice,) = _PIECE.decode(event).choices
     except msgspec.ValidationError:
         return _take_whole(event, at, exchange)
-    delta = choice.delta
-    content = (choice.text or "") + (delta.content or "" if delta is not None else "")
-    if delta is not None and delta.reasoning_content:
-        content = delta.reasoning_content + content
+    delta, text = choice.delta, choice.text or ""
     if choice.finish_reason is not None:
         exchange.finish_reason = _reason(choice.finish_reason) or exchange.finish_reason
-    if content:
-        exchange.text += content
+    if delta is not None:
+        text = (delta.content or "") + text
+        if thinking := delta.reasoning or delta.reasoning_content:
+            return _take_said(text, thinking, "", at, exchange)
+    if text:  # in place of _take_said, for it is nearly all
+        if not exchange.text:
+            exchange.first_content = at
+        exchange.text += text
         exchange.deltas.append(at)
     return None
+
+
+def _take_said(text: str, thinking: str, calls: str, at: float | None, exchange: Exchange) -> None:
+    """`at` None: of a whole answer, which has no first token to time."""
+    if text:
+        if not exchange.text:
+            exchange.first_content = at
+        exchange.text += text
+    if thinking:
+        exchange.thinking += thinking
+    if calls:
+        exchange.calls += calls
+    if at is not None and (text or thinking or calls):
+        exchange.deltas.append(at)
 
 
 def _take_whole(event: bytes, at: float, exchange: Exchange) -> None:
@@ -146,12 +177,12 @@ def _take_whole(event: bytes, at: float, exchange: Exchange) -> None:
     if answer.get("error"):
         take_error(answer, exchange)
         exchange.error_class = ErrorClass.STREAM_ERROR_EVENT
-    elif take_choice(answer, exchange):
-        exchange.deltas.append(at)
+    else:
+        take_choice(answer, exchange, at)
 
 
-def take_choice(answer: dict[str, Any], exchange: Exchange) -> bool:
-    """Whether the first choice brought content: a role, an empty delta or a usage event did not.
+def take_choice(answer: dict[str, Any], exchange: Exchange, at: float | None = None) -> None:
+    """The first choice: a role, an empty delta or a usage event brings no token. `at`: when a delta came.
 
     Raises ValueError for a choice or a message that is no object.
     """
@@ -159,12 +190,12 @@ def take_choice(answer: dict[str, Any], exchange: Exchange) -> bool:
         _take_usage(answer["usage"], exchange)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
-        return False
+        return
     choice = _object(choices[0], "a choice")
+    _object(choice.get("delta") or choice.get("message") or {}, "the message")
     exchange.finish_reason = _reason(choice.get("finish_reason")) or exchange.finish_reason
-    content = _content(choice)
-    exchange.text += content
-    return bool(content)
+    said = pieces.of_choice(choice)
+    _take_said(said.text, said.thinking, said.calls, at, exchange)
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -176,12 +207,6 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 def _reason(value: Any) -> str | None:
     """None for what is no finish reason."""
     return value if isinstance(value, str) and 0 < len(value) <= MAX_REASON else None
-
-
-def _content(choice: dict[str, Any]) -> str:
-    message = _object(choice.get("delta") or choice.get("message") or {}, "the message")
-    parts = (message.get("reasoning_content"), message.get("content"), choice.get("text"))
-    return "".join(part for part in parts if isinstance(part, str))
 
 
 def _take_usage(usage: Any, exchange: Exchange) -> None:
@@ -220,38 +245,6 @@ def without_quotes(message: str, body: bytes | None) -> str:
     if any(piece.encode("utf-8", "replace") in sent for piece in pieces):
         return "its words repeat the request and are left out"
     return message
-
-
-_STATUS_CLASSES = {
-    401: ErrorClass.HTTP_401_403,
-    403: ErrorClass.HTTP_401_403,
-    404: ErrorClass.HTTP_404_OTHER,
-    400: ErrorClass.HTTP_400_OTHER,
-    408: ErrorClass.HTTP_408,
-    413: ErrorClass.HTTP_413,
-    429: ErrorClass.HTTP_429,
-    503: ErrorClass.HTTP_503,
-    504: ErrorClass.HTTP_504,
-}
-_CODE_CLASSES = {
-    (400, "context_length_exceeded"): ErrorClass.HTTP_400_CONTEXT_LENGTH,
-    (404, "model_not_found"): ErrorClass.HTTP_404_MODEL,
-    (429, "queue_full"): ErrorClass.HTTP_429_QUEUE_FULL,
-    (429, "tenant_limit"): ErrorClass.HTTP_429_TENANT_LIMIT,
-    (429, "kv_quota"): ErrorClass.HTTP_429_KV_QUOTA,
-    (503, "queue_timeout"): ErrorClass.HTTP_503_QUEUE_TIMEOUT,
-    (503, "not_ready"): ErrorClass.HTTP_503_NOT_READY,
-    (503, "draining"): ErrorClass.HTTP_503_DRAINING,
-    (503, "engine_restarted"): ErrorClass.HTTP_503_ENGINE_RESTARTED,
-}
-
-
-def status_class(status: int, code: str = "") -> ErrorClass:
-    """Of any status but 200."""
-    if status < 400:
-        return ErrorClass.BAD_ANSWER
-    fallback = ErrorClass.HTTP_5XX_OTHER if status >= 500 else ErrorClass.HTTP_4XX_OTHER
-    return _CODE_CLASSES.get((status, code)) or _STATUS_CLASSES.get(status, fallback)
 
 
 def classify(exchange: Exchange, error: Exception) -> None:

@@ -42,10 +42,11 @@ class Canary:
     def _judge(self, got: Exchange, before: int | None) -> Outcome:
         if got.error_class is not None:
             return Outcome(error_class=got.error_class, message=got.message)
-        if not (got.text or got.usage.completion):
+        said = got.said.all
+        if not (said or got.usage.completion):
             return _wrong(ErrorClass.EMPTY_OUTPUT, "the canary brought no token")
-        first, self._first = self._first, self._first or got.text
-        if first is not None and got.text != first:
+        first, self._first = self._first, self._first or said
+        if first is not None and said != first:
             return _wrong(ErrorClass.WRONG_ANSWER, "the canary's answer is not the one before")
         if before is not None and not self._advanced(before):
             return _wrong(ErrorClass.NODE_DOWN, "the engine finished no step")

@@ -102,10 +102,14 @@ class Session:
         """Number of the next shot of a closed loop, over all users and workers."""
         return next(self._shots) * self.workers + self.worker
 
-    def schedule(self) -> Iterator[Shot]:
-        """This worker's share of the open-loop schedule."""
+    def schedule(self, most: int | None = None) -> Iterator[Shot]:
+        """This worker's share of the open-loop schedule, or of its first `most` shots."""
         shots = pacing.schedule(self.pacing, self.seed, self.info.duration)
-        return (shot for shot in shots if shot.number % self.workers == self.worker)
+        return (
+            shot
+            for shot in itertools.islice(shots, most)
+            if shot.number % self.workers == self.worker
+        )
 
     def send(
         self, client: Client, path: str, body: dict[str, Any] | bytes | None, call: Call
@@ -163,7 +167,7 @@ class Session:
             request_type="POST",
             name=record.name,
             response_time=record.e2e * 1000,
-            response_length=len(exchange.text),
+            response_length=len(exchange.said.all),
             exception=RuntimeError(f"{record.error_class}: {record.error}")
             if record.failed
             else None,
@@ -174,17 +178,23 @@ class Session:
         shot = call.shot or Shot(number)
         return RequestRecord(
             run=self.info.run, scenario=self.info.scenario, name=call.name, seq=number, user=call.user,
-            t_intended=self._intended(call.shot), t_send=got.t_send, connect=got.connect, ttft=got.ttft, itl=got.gaps,
-            last=got.deltas[-1] if got.deltas else None, e2e=got.e2e,
+            t_intended=self._intended(call.shot), t_send=got.t_send, connect=got.connect, ttft=got.ttft,
+            first_content=got.first_content, itl=got.gaps, last=got.deltas[-1] if got.deltas else None, e2e=got.e2e,
             prompt_tokens=got.usage.prompt, cached_tokens=got.usage.cached, completion_tokens=got.usage.completion,
             truncated_tokens=got.usage.truncated, status=got.status, finish_reason=got.finish_reason,
             error_class=outcome.error_class, error=outcome.message or None,
             expected=outcome.error_class is None, needle=outcome.needle, group=call.group,
             asked_input=shot.input_tokens if call.asked_input is None else call.asked_input,
             asked_output=shot.output_tokens if call.asked_output is None else call.asked_output,
-            counted_tokens=self.counter.count(got.text) if self.counter is not None and got.text else None,
+            counted_tokens=self._counted(got),
             worker=self.worker,
         )  # fmt: skip
+
+    def _counted(self, got: Exchange) -> int | None:
+        """Of an answer that is text alone: marks of thinking and calls are tokens that no text shows."""
+        if self.counter is None or not got.text or got.thinking or got.calls:
+            return None
+        return self.counter.count(got.text)
 
     def _look_for_the_node(self, got: Exchange, *, wait: bool) -> None:
         """Ends the run of a node that went away; slows a closed loop that finds nobody down."""

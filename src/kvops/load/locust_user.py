@@ -10,7 +10,6 @@ import logging
 import math
 import time
 import traceback
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -33,7 +32,7 @@ from kvops.load.records import ErrorClass
 from kvops.load.workload import fitted
 
 __all__ = [
-    "Judge", "NodeUser", "Outcome", "PacedUser", "PlanUser", "Shot", "plain_answer", "register",
+    "Judge", "ListUser", "NodeUser", "Outcome", "PacedUser", "PlanUser", "Shot", "plain_answer", "register",
 ]  # fmt: skip
 
 Messages = Sequence[dict[str, Any]]
@@ -96,73 +95,58 @@ class NodeUser(User):  # type: ignore[misc]
         )  # fmt: skip
 
 
-class PlanUser(NodeUser):
-    """Users that share one list of work; the run ends when the list is empty and the last answer is in."""
-
-    abstract = True
-    work: ClassVar[deque[Any] | None] = None
-
-    def plan(self) -> Iterable[Any]:
-        """The whole work of the run, the same in every worker, asked once. Must not wait for anything."""
-        return ()
-
-    def step(self, item: Any) -> None:
-        """Do one item."""
-
-    @task  # type: ignore[untyped-decorator]
-    def take(self) -> None:
-        if PlanUser.work is None:
-            session = self.session
-            PlanUser.work = deque(
-                itertools.islice(self.plan(), session.worker, None, session.workers)
-            )
-        if not PlanUser.work:
-            raise StopUser
-        self.step(PlanUser.work.popleft())
-
-
-class PacedUser(NodeUser):
-    """Sends one shot after the other: when, the run's pacing says; what, the scenario.
+class ShotUser(NodeUser):
+    """Takes one shot after the other: when, the run's pacing says.
 
     In a closed loop each user waits for its answer. In an open loop one user of each worker sends them all.
     """
 
     abstract = True
-    count: Count | None = None
-    """Of a prompt's tokens where a trace says how many, and the node has a tokenizer route; it asks nobody."""
 
-    def ask(self, shot: Shot) -> None:
-        """Build the shot's request and send it. In an open loop many run at once: keep nothing on `self`."""
+    def shoot(self, shot: Shot) -> None:
+        """Do what the shot stands for. In an open loop many run at once: keep nothing on `self`."""
+
+    def most(self) -> int | None:
+        """Shots of the whole run; None: as many as its time lets."""
+        return None
+
+    def get_ready(self) -> None:
+        """Before the clock of an open loop starts, so that nothing but the clock makes a shot late."""
 
     @task  # type: ignore[untyped-decorator]
     def take(self) -> None:
-        if not self.session.pacing.open:
-            return self.ask(Shot(self.session.next_shot()))
-        self._drive()
-        raise StopUser
+        if self.session.pacing.open:
+            self._drive()
+            raise StopUser
+        shot, most = Shot(self.session.next_shot()), self.most()
+        if most is not None and shot.number >= most:
+            raise StopUser
+        self.shoot(shot)
 
     def _drive(self) -> None:
         """Walk the schedule. A shot for which there is no room is recorded as not sent, never sent later."""
-        session = self.session
-        if session.pacing.trace:
-            self.count = self._measure()
+        session, most = self.session, self.most()
+        self.get_ready()
         room = Pool(max(1, math.ceil(session.pacing.max_in_flight / session.workers)))
         session.started, begin = clock.now(), time.perf_counter()
         try:
-            for shot in session.schedule():
+            for shot in session.schedule(most):
                 if not self._until(begin + (shot.at or 0.0)):
                     break
                 if room.full():
                     session.not_sent(shot, self.number)
                 else:
                     room.spawn(self._fire, shot)
+            if most is not None:
+                self._see_through(room, begin + (session.info.duration or math.inf))
             room.join(STOP_TIMEOUT)
         finally:
             room.kill()
 
-    def _measure(self) -> Count | None:
-        count, exact = counter(self.client, self.session.endpoint.model)
-        return fitted(count) if exact else None
+    def _see_through(self, room: Pool, end: float) -> None:
+        """Wait for the last answers of a list as long as the run may last."""
+        while len(room) and time.perf_counter() < end and self._state != LOCUST_STATE_STOPPING:
+            room.join(LOOK)
 
     def _until(self, due: float) -> bool:
         """Wait until then, on the clock of perf_counter. False when the run ends before."""
@@ -175,7 +159,7 @@ class PacedUser(NodeUser):
 
     def _fire(self, shot: Shot) -> None:
         try:
-            self.ask(shot)
+            self.shoot(shot)
         except Exception as error:
             self.environment.events.user_error.fire(
                 user_instance=self, exception=error, tb=error.__traceback__
@@ -183,11 +167,83 @@ class PacedUser(NodeUser):
             logging.error("%s\n%s", error, traceback.format_exc())
 
 
+class PacedUser(ShotUser):
+    """Sends requests, or sessions, for as long as the run goes on."""
+
+    abstract = True
+    count: Count | None = None
+    """Of a prompt's tokens where a trace says how many, and the node has a tokenizer route; it asks nobody."""
+
+    def ask(self, shot: Shot) -> None:
+        """Build the shot's request and send it. In an open loop many run at once: keep nothing on `self`."""
+
+    def shoot(self, shot: Shot) -> None:
+        self.ask(shot)
+
+    def get_ready(self) -> None:
+        if self.session.pacing.trace:
+            count, exact = counter(self.client, self.session.endpoint.model)
+            self.count = fitted(count) if exact else None
+
+
+class PlanUser(ShotUser):
+    """Users that share one list of work, an item a shot; the run ends with the list and its last answer."""
+
+    abstract = True
+    _work: ClassVar[list[Any] | None] = None
+
+    def plan(self) -> Iterable[Any]:
+        """The whole work of the run, the same in every worker, asked once. Must not wait for anything."""
+        return ()
+
+    def step(self, item: Any) -> None:
+        """Do one item, where users that wait for their answers do them all."""
+
+    def work(self) -> list[Any]:
+        if PlanUser._work is None:
+            PlanUser._work = list(self.plan())
+        return PlanUser._work
+
+    def most(self) -> int:
+        return len(self.work())
+
+    def shoot(self, shot: Shot) -> None:
+        self.step(self.work()[shot.number])
+
+
+class ListUser(PlanUser):
+    """One whose items do not wait for each other: the run says when they are sent."""
+
+    abstract = True
+
+    def prepare(self, item: Any) -> Any:
+        """What `send` needs for it; may ask the node to count. An open loop's clock starts when all is prepared."""
+        return item
+
+    def send(self, made: Any, shot: Shot) -> None:
+        """Send what was prepared. In an open loop many run at once: keep nothing on `self`."""
+
+    def get_ready(self) -> None:
+        session, work = self.session, self.work()
+        self._made = {
+            number: self.prepare(work[number])
+            for number in range(session.worker, len(work), session.workers)
+        }
+
+    def shoot(self, shot: Shot) -> None:
+        number = shot.number
+        waits = not self.session.pacing.open
+        self.send(self.prepare(self.work()[number]) if waits else self._made.pop(number), shot)
+
+
 def plain_answer(got: Exchange) -> Outcome:
-    """Right when the stream came whole and said something. Every answer that is judged by this was asked as one."""
+    """Right when the stream came whole and said something, if only by thinking or by calling a tool.
+
+    Every answer that is judged by this was asked as a stream.
+    """
     if got.error_class is not None:
         return Outcome(error_class=got.error_class, message=got.message)
-    if not got.text:
+    if not got.said:
         return Outcome(error_class=ErrorClass.EMPTY_OUTPUT, message="the answer is empty")
     if not got.deltas:
         message = (

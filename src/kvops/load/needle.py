@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kvops.load.client import Client
+from kvops.load.exchange import Exchange
 from kvops.load.haystack import Count, Needle, Prompt, build, make_needle
 from kvops.load.records import NeedleScore
 
@@ -66,6 +67,13 @@ def score(
         exact=exact,
         repeat=cell.repeat,
     )
+
+
+def not_recalled(got: Exchange) -> str:
+    """Why a number that was asked for is none of the answer's."""
+    if got.text or not got.said:
+        return "the number was not recalled"
+    return f"the answer is {got.said.kind} alone, without a word: a longer one may come to it, --max-tokens"
 
 
 def counter(client: Client, model: str) -> tuple[Count, bool]:

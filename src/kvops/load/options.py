@@ -34,6 +34,8 @@ class Option(BaseModel):
     """Of a `choice`."""
     in_context: bool = False
     """The prompt's length: with `max_tokens` it must fit into the node's context length."""
+    must_hold: Literal["needle", "opening"] | None = None
+    """Of `ints` that are prompt lengths: what each must have room for, by the node's tokenizer."""
     note_when_off: str = ""
     """What a user should know before a run without this option."""
 
@@ -49,6 +51,8 @@ class Option(BaseModel):
     def _sound(self) -> Option:
         if (self.type == "choice") != bool(self.choices):
             raise ValueError("a choice, and nothing else, has choices")
+        if self.must_hold is not None and self.type != "ints":
+            raise ValueError("only ints are lengths that must hold something")
         if self.default is not None:
             self._value(typed(self.default))
         return self

@@ -27,6 +27,8 @@ def combined(scenario: Scenario, duration: float | None, **given: Any) -> Pacing
     if typed and scenario.pacing is None:
         refuse(scenario)
     kind = _kind(typed, base)
+    if kind == "trace":
+        check_replays(scenario)
     if kind != base.kind:
         # The defaults of one kind of arrivals mean nothing to another.
         base = Pacing(unit=base.unit)
@@ -43,13 +45,41 @@ def combined(scenario: Scenario, duration: float | None, **given: Any) -> Pacing
     return made
 
 
+def check_taken(scenario: Scenario, pacing: Pacing) -> None:
+    """Raises UsageError for a pacing that the scenario does not take."""
+    if pacing.open and scenario.pacing is None:
+        refuse(scenario)
+    if pacing.kind == "trace":
+        check_replays(scenario)
+
+
 def refuse(scenario: Scenario) -> NoReturn:
     """Raises UsageError."""
-    paced = [name for name in scenarios.names() if scenarios.find(name).pacing is not None]
+    rising = ", and ramp_to_knee raises a rate by itself: --by rate"
     raise UsageError(
         f"{scenario.name} decides itself when to send: it takes no --rate and no --arrivals",
-        hint=f"{' and '.join(paced)} take them",
+        hint=f"{_those(paced())} take them{rising if scenario.name.startswith('ramp') else ''}",
     )
+
+
+def check_replays(scenario: Scenario) -> None:
+    """Raises UsageError for one whose requests cannot be those of a trace."""
+    if scenario.replays:
+        return
+    replaying = [name for name in paced() if scenarios.find(name).replays]
+    raise UsageError(
+        f"{scenario.name} has a list of requests of its own: it replays no --trace",
+        hint=f"{_those(replaying)} replay one; {scenario.name} takes --rate and the other --arrivals",
+    )
+
+
+def paced() -> list[str]:
+    """The scenarios whose requests the run may send at a rate."""
+    return [name for name in scenarios.names() if scenarios.find(name).pacing is not None]
+
+
+def _those(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def bound(pacing: Pacing, scenario: Scenario, typed: float | None) -> float | None:

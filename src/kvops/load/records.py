@@ -97,11 +97,13 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     t_send: float
     connect: float | None = None
     ttft: float | None = None
-    """To the first non-empty content delta."""
+    """To the first token: text, thinking or a piece of a tool call; a role or an empty delta is none."""
+    first_content: float | None = None
+    """To the first text of the answer itself: after `ttft` where thinking or a tool call came first; None: no text."""
     itl: tuple[float, ...] = ()
-    """Gaps between content deltas."""
+    """Gaps between deltas with tokens."""
     last: float | None = None
-    """To the last content delta."""
+    """To the last delta with tokens."""
     e2e: float
     """To the close of the stream."""
     prompt_tokens: int | None = None
@@ -134,7 +136,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def scheduled_ttft(self) -> float | None:
-        """Seconds from the wanted send to the first content delta: what a user of an open loop waits."""
+        """Seconds from the wanted send to the first token: what a user of an open loop waits."""
         if self.ttft is None:
             return None
         if self.t_intended is None:

@@ -52,6 +52,8 @@ class Scenario(BaseModel):
     """Bound of the whole run by default, seconds."""
     pacing: Pacing | None = None
     """How requests arrive by default, where the run may say it; None: the scenario itself decides when to send."""
+    replays: bool = True
+    """Whether its requests may be those of a trace; False: it has a list of its own."""
     replayed: dict[str, str] = {}
     """Values of options, as typed, that take the place of the defaults where a trace is replayed."""
     slo: Slo | None = None

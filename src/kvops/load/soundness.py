@@ -113,10 +113,11 @@ def _contradiction(record: RequestRecord) -> str | None:
 
 def _impossible(record: RequestRecord, info: RunInfo) -> str | None:
     first, last, end_of_answer = record.ttft or 0.0, record.last or 0.0, record.e2e + ROUNDING
+    content = record.first_content or 0.0
     gaps = (min(record.itl), max(record.itl)) if record.itl else ()
-    if not _within((record.e2e, record.connect, first, last, *gaps), LONGEST):
+    if not _within((record.e2e, record.connect, first, content, last, *gaps), LONGEST):
         return "hold a time that is negative or without bound"
-    if first > end_of_answer or last > end_of_answer:
+    if max(first, content, last) > end_of_answer:
         return "hold a token that came after the end of its answer"
     counts = (record.prompt_tokens, record.cached_tokens, record.completion_tokens, record.truncated_tokens,
               record.counted_tokens)  # fmt: skip

@@ -13,6 +13,8 @@ import httpx
 import msgspec
 
 from kvops.errors import NodeProtocolError
+from kvops.load import pieces
+from kvops.load.pieces import Said
 from kvops.telemetry.targets import Target, trust
 from kvops.units import format_duration
 
@@ -57,11 +59,14 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return first_choice(self.body)
 
     @property
+    def said(self) -> Said:
+        """All that the first choice of a completion or a chat completion brought."""
+        return pieces.of_choice(self.choice)
+
+    @property
     def answer(self) -> str:
-        """Text of the first choice of a completion or a chat completion."""
-        message = self.choice.get("message")
-        text = message.get("content") if isinstance(message, dict) else self.choice.get("text")
-        return text if isinstance(text, str) else ""
+        """Its text: neither thinking nor tool calls."""
+        return self.said.text
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +274,10 @@ def first_choice(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def delta_text(choice: dict[str, Any]) -> str:
-    delta = choice.get("delta")
-    text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
-    return text if isinstance(text, str) else ""
+    """The answer's own text that a delta brought."""
+    return delta_said(choice).text
+
+
+def delta_said(choice: dict[str, Any]) -> Said:
+    """All that a delta brought: false for one without a token, as a role is."""
+    return pieces.of_choice(choice)

@@ -132,7 +132,7 @@ def answer_faults(reply: Reply, max_tokens: int) -> list[Fault]:
     if finish not in FINISH_REASONS:
         remedy = "clients cannot tell a whole answer from a cut one: the engine has to say stop or length"
         faults.append(Fault(f"finish_reason {finish!r:.{_LONGEST}}", remedy))
-    if not reply.answer:
+    if not reply.said:
         remedy = (
             "the node answers without a word: are model and chat template those that were meant?"
         )

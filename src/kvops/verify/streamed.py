@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from kvops.load.pieces import Said
 from kvops.units import format_duration
-from kvops.verify.api import Api, delta_text, first_choice, json_object
+from kvops.verify.api import Api, delta_said, first_choice, json_object
 
 DONE = "[DONE]"
 STREAM_TIMEOUT = 120.0
@@ -21,8 +22,9 @@ SPARE_EVENTS = 64
 
 class StreamedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     text: str
+    """Of the answer itself: neither thinking nor tool calls."""
     deltas: int
-    """Chunks with non-empty text: the role chunk of a chat stream is none."""
+    """Chunks with a token, of thinking and tool calls too: the role chunk of a chat stream is none."""
     first_delta_seconds: float | None
     finish_reasons: tuple[str, ...]
     usage: dict[str, Any]
@@ -36,11 +38,17 @@ class StreamedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     usages: int = 0
     """Events with a usage object."""
     after_finish: int = 0
-    """Text deltas that came after a finish_reason."""
+    """Deltas with a token that came after a finish_reason."""
     after_done: int = 0
     """Events after `[DONE]`."""
     cut: str = ""
     """Why it was left before its end; empty when it ended by itself."""
+    thinking: str = ""
+    calls: str = ""
+
+    @property
+    def said(self) -> Said:
+        return Said(self.text, self.thinking, self.calls)
 
 
 class _Notes:
@@ -48,7 +56,7 @@ class _Notes:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self.texts: list[str] = []
+        self.said: list[Said] = []
         self.finish: list[str] = []
         self.usage: dict[str, Any] = {}
         self.first: float | None = None
@@ -74,17 +82,19 @@ class _Notes:
     def _take_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta")
         self.roles += isinstance(delta, dict) and isinstance(delta.get("role"), str)
-        if text := delta_text(choice):
+        if said := delta_said(choice):
             self.first = time.monotonic() - self._started if self.first is None else self.first
-            self.texts.append(text)
+            self.said.append(said)
             self.after_finish += bool(self.finish)
         if isinstance(choice.get("finish_reason"), str):
             self.finish.append(choice["finish_reason"])
 
     def answer(self) -> StreamedAnswer:
         return StreamedAnswer(
-            text="".join(self.texts),
-            deltas=len(self.texts),
+            text="".join(one.text for one in self.said),
+            thinking="".join(one.thinking for one in self.said),
+            calls="".join(one.calls for one in self.said),
+            deltas=len(self.said),
             first_delta_seconds=self.first,
             finish_reasons=tuple(self.finish),
             usage=self.usage,
@@ -124,8 +134,8 @@ async def read_stream(
 
 
 async def first_delta(events: AsyncIterator[str]) -> bool:
-    """Read up to the first text of a stream; False when it ended without any."""
+    """Read up to the first token of a stream; False when it ended without any."""
     async for payload in events:
-        if payload != DONE and delta_text(first_choice(json_object(payload))):
+        if payload != DONE and delta_said(first_choice(json_object(payload))):
             return True
     return False

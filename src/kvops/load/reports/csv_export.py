@@ -14,13 +14,13 @@ from kvops.load.statistics import tpot
 
 _PLAIN = (
     "run", "scenario", "name", "group", "seq", "worker", "user", "t_intended", "t_send", "lateness", "connect",
-    "ttft", "scheduled_ttft", "last", "e2e", "asked_input", "prompt_tokens", "cached_tokens", "truncated_tokens",
-    "asked_output", "completion_tokens", "counted_tokens", "status", "finish_reason", "expected", "failed",
-    "cancelled", "error_class", "error",
+    "ttft", "scheduled_ttft", "first_content", "last", "e2e", "asked_input", "prompt_tokens", "cached_tokens",
+    "truncated_tokens", "asked_output", "completion_tokens", "counted_tokens", "status", "finish_reason", "expected",
+    "failed", "cancelled", "error_class", "error",
 )  # fmt: skip
 _NEEDLE = ("found", "length", "depth", "actual_depth", "needle_at", "repeat")
 COLUMNS = (*_PLAIN, "tpot", "gaps", "gap_mean", "gap_max", *(f"needle_{name}" for name in _NEEDLE))
-"""Times in seconds, moments in Unix seconds; `gap_*` of the gaps between content deltas."""
+"""Times in seconds, moments in Unix seconds; `gap_*` of the gaps between deltas with tokens."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A text that begins so is run by spreadsheets (OWASP, CSV injection)."""
 

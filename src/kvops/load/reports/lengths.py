@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports import unsent
+from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import blamed, cache_notes, client_gaps, crowd_notes
@@ -32,8 +33,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(data: RunData) -> Verdict:
     options, found = data.info.options, rows(data)
-    failures = failure_lines(data.records)
-    gaps = [
+    failures, unasked = unsent.told(data.records)
+    gaps = unasked + [
         f"{row.length} tokens: {row.ttft.samples} answers, a median needs {LEAST_SAMPLES[0.50]}: raise --repeats"
         for row in found
         if row.ttft.p50 is None

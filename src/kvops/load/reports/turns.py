@@ -10,7 +10,8 @@ import msgspec
 from rich.console import RenderableType
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
+from kvops.load.reports import unsent
+from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
 from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import client_gaps
@@ -18,6 +19,7 @@ from kvops.load.reports.spread import cells, number
 from kvops.load.statistics import Series, series
 from kvops.units import format_ratio, format_whole
 
+TURN = "turn "
 LEAST = 5
 """Later turns under which nothing is said of reuse."""
 
@@ -33,7 +35,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(data: RunData) -> Verdict:
-    failures, gaps, least = failure_lines(data.records), [], data.info.options["min_reuse"]
+    (failures, gaps), least = unsent.told(data.records), data.info.options["min_reuse"]
     reused, context, later = _reused(data.records)
     told = len(_pairs(_later(data.records), _before(data.records)))
     if later < LEAST:
@@ -149,7 +151,7 @@ def _before(records: Sequence[RequestRecord]) -> dict[int, RequestRecord]:
     return {
         one.seq: loops[one.group, _number(one) - 1]
         for one in records
-        if (one.group, _number(one) - 1) in loops
+        if one.name.startswith(TURN) and (one.group, _number(one) - 1) in loops
     }
 
 

@@ -35,10 +35,15 @@ async def short(context: Context, parameters: ShortParameters) -> Outcome:
             Fault(f"{path}: {fault.says}", fault.remedy) for fault in answer_faults(reply, limit)
         ]
         require_none(faults, expected="text, a finish_reason and a usage that adds up")
-        seen[path] = {"usage": _counts(reply), "finish_reason": reply.choice["finish_reason"]}
+        seen[path] = {
+            "usage": _counts(reply), "finish_reason": reply.choice["finish_reason"], "said": reply.said.kind,
+        }  # fmt: skip
+    wordless = [
+        f"{path}: {one['said']} alone" for path, one in seen.items() if one["said"] != "text"
+    ]
     return Outcome(
         verdict="pass",
-        observed="; ".join(_in_words(entry["usage"]) for entry in seen.values()),
+        observed="; ".join([*(_in_words(entry["usage"]) for entry in seen.values()), *wordless]),
         expected=f"prompt + completion (≤ {limit}) = total",
         unit="tokens",
         n=len(seen),

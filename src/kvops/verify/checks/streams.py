@@ -51,7 +51,7 @@ async def stream(context: Context, parameters: StreamParameters) -> Outcome:
     _require_same(context, streamed, plain)
     return Outcome(
         verdict="pass",
-        observed=f"{streamed.deltas} deltas, first after {first}; same text",
+        observed=f"{streamed.deltas} deltas, first after {first}; same {streamed.said.kind}",
         expected="deltas, usage, [DONE]; the unstreamed text",
         n=2,
         evidence={
@@ -111,10 +111,13 @@ def _cached(streamed: StreamedAnswer) -> dict[str, object]:
 
 
 def _require_same(context: Context, streamed: StreamedAnswer, plain: Reply) -> None:
-    same_text = streamed.text == plain.answer
+    same_text = streamed.said == plain.said
     if same_text and streamed.usage == plain.usage | _cached(streamed):
         return
-    lengths = {"streamed_characters": len(streamed.text), "plain_characters": len(plain.answer)}
+    lengths = {
+        "streamed_characters": len(streamed.said.all),
+        "plain_characters": len(plain.said.all),
+    }
     what = "usage" if same_text else "text"
     observed = f"the streamed {what} differs from that of the unstreamed greedy answer"
     if not context.is_kvops:
