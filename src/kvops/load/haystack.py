@@ -91,6 +91,11 @@ def sentence(source: random.Random) -> str:
             return f"{source.choice(_WHEN)}, {who} {did} {source.choice(_WHY)}."
 
 
+def least(needle: Needle, count: Count) -> int:
+    """Tokens of a request with the needle and its question and no document around them."""
+    return max(SHORTEST, count(_assemble([], needle, 0)))
+
+
 def build(
     source: random.Random, needle: Needle, length: int, depth: float | None, count: Count
 ) -> Prompt:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from kvops.errors import UsageError
-from kvops.load import node_view, pacing, pacing_options, runs
+from kvops.load import fits, inputs, node_view, pacing, pacing_options, runs
 from kvops.load.endpoint import discover
 from kvops.load.follower import Follower, Progress
 from kvops.load.pacing import Pacing
@@ -63,8 +63,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return []
         everywhere = self.bind.host in ("0.0.0.0", "::")
         place = f"{'THIS-MACHINE' if everywhere else self.bind.host}:{self.bind.port}"
+        alike = inputs.shared(self.scenario, self.options, self.pacing)
+        keys = inputs.own(self.scenario, self.options)
         return [
-            f"waiting for {self.workers} workers: kvops load worker {self.scenario.name} --master {place}"
+            *(f"each worker's machine needs this file at the same path: {path}" for path in alike),
+            *(f"each worker's machine needs keys of its own at this path: {path}" for path in keys),
+            f"waiting for {self.workers} workers: kvops load worker {self.scenario.name} --master {place}",
         ]
 
 
@@ -95,8 +99,7 @@ def _check(plan: Plan) -> None:
             hint="leave --users out",
         )
     _check_senders(plan)
-    if plan.pacing.open and plan.scenario.pacing is None:
-        pacing_options.refuse(plan.scenario)
+    pacing_options.check_taken(plan.scenario, plan.pacing)
     pacing.check(plan.pacing, plan.duration)
 
 
@@ -124,7 +127,7 @@ def _check_senders(plan: Plan) -> None:
 
 def _prepare(plan: Plan) -> runs.Run:
     endpoint = discover(plan.target.url, plan.target.api_key)
-    plan.scenario.check_context(plan.options, endpoint.max_model_len)
+    fits.check(plan.scenario, plan.options, plan.seed, endpoint)
     now = time.time()
     info = runs.RunInfo(
         run=runs.new_id(plan.scenario.name, now),
@@ -134,6 +137,7 @@ def _prepare(plan: Plan) -> runs.Run:
         users=plan.spread.senders if plan.pacing.open else plan.users,
         duration=plan.duration,
         pacing=plan.pacing,
+        inputs=inputs.digests(plan.scenario, plan.options, plan.pacing),
         processes=plan.spread.senders,
         seed=plan.seed,
         target=runs.without_credentials(plan.target.url),

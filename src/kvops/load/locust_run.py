@@ -53,9 +53,9 @@ def hook(locust_file: str, users: Any) -> None:
             "--seed",
             dest="kvops_seed",
             type=int,
-            default=0,
-            help="of all that is random in the run",
+            help="of all that is random in the run; default: a new one, recorded",
         )
+        by_hand.add_options(parser)
 
     @events.init.add_listener  # type: ignore[untyped-decorator]
     def open_session(environment: Any, **_: Any) -> None:
@@ -75,7 +75,7 @@ def _open(environment: Any, scenario: scenarios.Scenario) -> Session:
     text = os.environ.get(HANDOVER)
     handover = msgspec.json.decode(text, type=Handover) if text else None
     if isinstance(environment.runner, WorkerRunner):
-        session = locust_worker.join(environment, scenario.name, handover)
+        session = locust_worker.join(environment, scenario, handover)
     else:
         session = _conduct(environment, scenario, handover)
     environment.events.quit.add_listener(lambda **_: session.close())
@@ -92,7 +92,12 @@ def _conduct(environment: Any, scenario: scenarios.Scenario, handover: Handover 
     """In the process that the run is started and ended in. Raises KvopsError."""
     if isinstance(environment.runner, MasterRunner) and scenario.max_processes == 1:
         raise UsageError(f"{scenario.name} sends from one process", hint="leave --processes out")
-    target = targets.resolve(environment.host, control_url=os.environ.get("KVOPS_CONTROL_URL"))
+    control_url = os.environ.get("KVOPS_CONTROL_URL")
+    target = (
+        targets.resolve(environment.host, control_url=control_url)
+        if handover
+        else by_hand.allowed(environment, control_url)
+    )
     endpoint = discover(target.url, target.api_key)
     run = (
         runs.load(Path(handover.folder))

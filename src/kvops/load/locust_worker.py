@@ -12,7 +12,7 @@ import msgspec
 from gevent.event import AsyncResult
 
 from kvops.errors import KvopsError, LoadRunError
-from kvops.load import clock, counting, runs
+from kvops.load import clock, counting, inputs, runs
 from kvops.load.endings import Ending
 from kvops.load.endpoint import Endpoint, discover
 from kvops.load.locust_master import (
@@ -29,8 +29,10 @@ from kvops.load.locust_master import (
 from kvops.load.locust_session import Session
 from kvops.load.process import Handover
 from kvops.load.records import ClientSample, RequestRecord
+from kvops.load.scenarios import Scenario
 from kvops.load.sinks import FileSink
 from kvops.load.targets import check_target
+from kvops.telemetry import fleet
 
 LOOK = 0.1
 FLUSH_EVERY = 0.5
@@ -72,7 +74,7 @@ class MessageSink:
         pass  # what came after the last flush was after the end of the run
 
 
-def join(environment: Any, scenario: str, handover: Handover | None) -> Session:
+def join(environment: Any, scenario: Scenario, handover: Handover | None) -> Session:
     """Take part in the master's run. Raises KvopsError, which the master is told."""
     runner = environment.runner
     try:
@@ -109,19 +111,29 @@ def _ask_for_the_run(runner: Any) -> tuple[runs.RunInfo, float]:
 
 
 def _session(
-    environment: Any, info: runs.RunInfo, offset: float, scenario: str, handover: Handover | None
+    environment: Any,
+    info: runs.RunInfo,
+    offset: float,
+    scenario: Scenario,
+    handover: Handover | None,
 ) -> Session:
     """Raises KvopsError."""
-    if info.scenario != scenario:
+    if info.scenario != scenario.name:
         raise LoadRunError(
-            f"the master runs {info.scenario}, this worker {scenario}",
+            f"the master runs {info.scenario}, this worker {scenario.name}",
             hint="name the same scenario",
         )
     if handover is not None and handover.folder:  # a process of kvops' own, on the same machine
         sink: Any = FileSink(Path(handover.folder))
     else:
-        if handover is not None:  # the master's word alone does not point this machine anywhere
-            check_target(info.target, handover.allow_remote)
+        # The master's word alone does not point this machine anywhere.
+        given = (
+            environment.parsed_options.kvops_allow_remote
+            if handover is None
+            else handover.allow_remote
+        )
+        check_target(info.target, given, fleet.read())
+        inputs.check(scenario, info)
         sink = MessageSink(environment.runner, offset)
         gevent.spawn(sink.keep_flushing)
     endpoint = discover(info.target, os.environ.get("KVOPS_API_KEY"))

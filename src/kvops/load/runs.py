@@ -39,6 +39,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     duration: float | None = None
     """Bound of the run, seconds."""
     pacing: Pacing = Pacing()
+    inputs: dict[str, str] = {}
+    """SHA-256 of the files that say when and how much is sent, by path: those who take part must have the same."""
     processes: int = 1
     """Processes of the load generator that send, on this machine or on others."""
     seed: int

@@ -209,6 +209,11 @@ def prompt(source: random.Random, tokens: int, count: Count | None = None) -> st
     return made
 
 
+def least(count: Count) -> int:
+    """Tokens of the shortest prompt that can be made, about: two openings may differ by one."""
+    return count(prompt(random.Random("sample"), 1))
+
+
 def fitted(count: Count) -> Count:
     """Counts prompts as `count` does, off by a few percent, and asks nobody: a line through a short and a long one."""
     short, long = (prompt(random.Random("sample"), tokens) for tokens in (1, SAMPLE))
