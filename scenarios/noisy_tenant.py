@@ -27,7 +27,7 @@ class Tenant(PhasedUser):
         keys = tenants(options["tenant_keys"], options["quiet"])
         key = keys.quiet if self.quiet else keys.key_of_noise(self.number)
         if key is not None:
-            self.client = Client(self.environment.host, api_key=key)
+            self.client = Client(self.session.info.target, api_key=key)
         self.batch = key is None and not self.quiet
 
     def timetable(self) -> Timetable:
