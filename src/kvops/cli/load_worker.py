@@ -37,8 +37,8 @@ def worker(
     chosen = scenarios.find(scenario)
     address = Address.parse(master, "--master")
     key = targets.api_key(api_key_file)
-    typer.echo(f"waiting for the master at {master}", err=True)
     with stopping() as stop:
+        typer.echo(f"waiting for the master at {master}", err=True)
         outcome = workers.take_part(
             chosen, address, stop, processes=processes, api_key=key,
             allow_remote=tuple(allow_remote or ()),
