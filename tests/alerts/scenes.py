@@ -42,6 +42,7 @@ class Scene:
         default_factory=lambda: {"queue_full": 0, "not_ready": 0, "invalid_request": 0}
     )
     preemptions: int = 0
+    unallocated: int = 0
     restarts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     log_dropped: int = 0
     stale: int = 0
@@ -97,6 +98,7 @@ def snapshot_of(scene: Scene, at: float) -> NodeSnapshot:
                 requests_by_outcome=scene.outcomes,
                 rejections_by_reason={why: n for why, n in scene.refusals.items() if n},
                 first_tokens_within={"0-1k": scene.within},
+                allocation_failures=scene.unallocated,
             ),
             at,
         ),
@@ -148,6 +150,7 @@ def scraped(scene: Scene) -> dict[str, float]:
         "kvops_alert_undelivered_seconds{}": scene.undelivered,
         f'kvops_alert_drill{{nonce="{scene.drill}"}}': float(bool(scene.drill)),
         "kvops_log_dropped_total{}": scene.log_dropped,
+        "kvops_allocation_failures_total{}": scene.unallocated,
         "kvops_stale_files{}": scene.stale,
         "kvops_audit_failing{}": float(scene.audit_failing),
         "kvops_audit_dropped_total{}": scene.audit_dropped,
@@ -239,6 +242,7 @@ def _move_counters(scene: Scene, chance: random.Random) -> None:
             "within",
             "refusals",
             "preemptions",
+            "unallocated",
             "restarts",
             "log_dropped",
             "audit_dropped",
@@ -252,3 +256,4 @@ def _move_upkeep(scene: Scene, chance: random.Random) -> None:
         scene.stale = chance.choice([0, 0, 1, 2])
     scene.audit_failing = chance.random() < (0.7 if scene.audit_failing else 0.03)
     scene.audit_dropped += chance.random() < 0.02
+    scene.unallocated += chance.random() < 0.02

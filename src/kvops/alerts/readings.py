@@ -207,6 +207,10 @@ def _asked(traffic: Traffic) -> Series:
     return {**traffic.requests_by_outcome, **_refused(traffic)}
 
 
+def _unallocated(traffic: Traffic) -> Series | None:
+    return None if traffic.allocation_failures is None else _one(traffic.allocation_failures)
+
+
 def _restarts(progress: Progress) -> Series | None:
     return progress.restarts_by_reason or None
 
@@ -261,6 +265,10 @@ COUNTERS: dict[str, Counter] = {
         Counter(
             "preemptions", "requests put back because no block was free", ("kvops_preemptions_total",),
             _of(lambda s: s.kv, lambda kv: _one(kv.preemptions)),
+        ),
+        Counter(
+            "allocation_failures", "steps that the device had no memory for", ("kvops_allocation_failures_total",),
+            _of(lambda s: s.traffic, _unallocated, "failed allocations are not counted here"),
         ),
         Counter(
             "engine_restarts", "engines that were replaced", ("kvops_engine_restarts_total",),

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from typing import Literal
 
+import structlog
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 
 from kvops.node.wire import StepDone
@@ -29,6 +30,8 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _TIERS = ((1024, "0-1k"), (4096, "1k-4k"), (16384, "4k-16k"))
 _LONGEST = "16k+"
 
+log = structlog.get_logger("kvops.engine")
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -45,6 +48,7 @@ class Meter:
         self.rejections: Counter[str] = Counter()
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.allocation_failures = 0
         self.stored_answers = 0
         self._make_histograms()
         self._ttft, self._gap, self._queue, self._duration = (
@@ -88,6 +92,9 @@ class Meter:
 
     def step_done(self, step: StepDone) -> None:
         self.step.observe(step.seconds)
+        if step.out_of_memory:
+            self.allocation_failures += 1
+            log.error("allocation_failed", steps=self.allocation_failures)
 
     def started(self, waited: float) -> None:
         self.queue.observe(waited)
@@ -162,6 +169,7 @@ class Meter:
             requests_per_second=requests / window,
             error_ratio=self._bad.total(now) / requests if requests else None,
             first_tokens_within=self._first_tokens_within(),
+            allocation_failures=self.allocation_failures,
         )
 
     def _first_tokens_within(self) -> dict[str, dict[str, int]]:

@@ -146,7 +146,8 @@ ToEngine = Start | Submit | Cancel | GetKvMap | FlushPrefixCache | SetTenants | 
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """A step of the start-up report, e.g. phase `model loaded`, detail `134.5 M parameters, 2.1 s`."""
+    """A step of the start-up report, e.g. phase `model loaded`, detail `134.5 M parameters, 2.1 s`. Without a detail:
+    a part of the phase is done, and no line of the report."""
 
     phase: str
     detail: str
@@ -210,6 +211,8 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     deltas: tuple[TokenDelta, ...] = ()
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    out_of_memory: bool = False
+    """The device had no memory for the step, and those of its batch ended."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):

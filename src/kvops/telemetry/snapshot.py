@@ -161,6 +161,9 @@ class Traffic(msgspec.Struct, frozen=True):
     first_tokens_within: dict[str, dict[str, int]] = {}
     """By tier of prompt length, then by bound in seconds (`"5.0"`; `"+Inf"`: all): requests since start whose first
     token came within it. Empty where an engine does not tell."""
+    allocation_failures: int | None = None
+    """Steps that the device had no memory for, since start: their requests ended. None where an engine does not
+    tell."""
 
 
 class Progress(msgspec.Struct, frozen=True):

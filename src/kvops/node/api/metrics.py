@@ -203,3 +203,6 @@ def _traffic(snapshot: NodeSnapshot) -> Iterator[Metric]:
     yield _counters("request_rejections", "Requests refused before admission.", "reason", reasons)
     yield _counter("prompt_tokens", "Prompt tokens of started requests.", traffic.prompt_tokens)
     yield _counter("generation_tokens", "Tokens generated.", traffic.generation_tokens)
+    if traffic.allocation_failures is not None:
+        help_text = "Engine steps that the device had no memory for."
+        yield _counter("allocation_failures", help_text, traffic.allocation_failures)

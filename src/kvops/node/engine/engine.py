@@ -25,6 +25,7 @@ from kvops.node.engine.request import Request
 from kvops.node.engine.reserve import Reserve
 from kvops.node.engine.sampler import Sample
 from kvops.node.engine.scheduler import Batch, Bounds, Chunk, Counters, Scheduler
+from kvops.node.engine.signs import Signs
 from kvops.node.engine.tenants import Tenants
 from kvops.node.quotas import with_quotas
 from kvops.node.sampling import SamplingParams
@@ -75,12 +76,15 @@ class Engine:
         self._steps = 0
         self._last_step_at: float | None = None
         self._violations = 0
+        self._moved: Callable[[], None] = lambda: None
+        """Called for each step of a warm-up."""
 
     @classmethod
     def load(cls, start: Start, progress: Progress, reserve: Reserve | None = None) -> Engine:
         """Load and warm up. Raises ConfigError, NodeStartError or a ModelError."""
         engine = cls(load(start, progress, reserve), start)
         began = time.perf_counter()
+        engine._moved = Signs(progress, "warming up")
         engine._warm_up(start.max_batched_tokens)
         progress("warm-up generation", f"{time.perf_counter() - began:.1f} s")
         if start.prefixes:
@@ -132,6 +136,7 @@ class Engine:
             deltas=tuple(deltas),
             prefill_tokens=prefill_tokens,
             decode_tokens=len(batch.decodes),
+            out_of_memory=any(delta.error == _NO_MEMORY for delta in deltas),
         )
 
     def stats(self) -> EngineStats:
@@ -272,8 +277,9 @@ class Engine:
     def _drain(self) -> None:
         """Raises NodeStartError if there is not enough memory."""
         while self.has_work():
-            if any(delta.error == _NO_MEMORY for delta in self.step().deltas):
+            if self.step().out_of_memory:
                 raise NodeStartError(_NO_MEMORY, hint="lower runtime.max_batched_tokens")
+            self._moved()
 
 
 def _bounds(start: Start) -> Bounds:
