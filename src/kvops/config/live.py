@@ -24,6 +24,7 @@ LIVE = (
     "runtime.over_length",
     "runtime.drain_timeout",
     "runtime.stall_after",
+    "runtime.load_stall_after",
     "tenants",
     "tenant_defaults",
     "restart",

@@ -132,6 +132,8 @@ class Runtime(Section):
     """How long a stopping node waits for requests in flight."""
     stall_after: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
     """Work pending and no step finished, or no sign of life, for so long: /livez says 503; 1 s later, a new engine."""
+    load_stall_after: Annotated[Seconds, Field(gt=0, le=86400)] = 600.0
+    """An engine that loads and reads no tensor, and finishes no step of its warm-up, for so long is hung, too."""
 
 
 class Restart(Section):

@@ -6,7 +6,7 @@ An open checkpoint has passed every header check and holds exactly the tensors i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,8 @@ class Checkpoint:
     path: Path
     spec: ModelSpec
     _sources: dict[str, TensorSource] = field(repr=False)
+    on_read: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called when a tensor was read and taken."""
 
     @property
     def parameters(self) -> int:
@@ -36,6 +38,7 @@ class Checkpoint:
         """
         for name in expected_tensors(self.spec):
             yield name, self._sources[name].read()
+            self.on_read()
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

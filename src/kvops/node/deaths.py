@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from kvops.config.settings import Settings
 from kvops.errors import EngineDied, KvopsError, from_code
 from kvops.node.child import EngineChild
 from kvops.node.wire import Fatal
+from kvops.units import format_duration
 
 RestartReason = Literal["killed", "exited", "fatal", "stalled", "protocol"]
 
@@ -23,6 +25,17 @@ def cause_of(fatal: Fatal | None) -> KvopsError | None:
     if fatal is None or fatal.code == EngineDied.code:
         return None
     return from_code(fatal.code, fatal.message, fatal.hint)
+
+
+def end_of_loading(reason: RestartReason, phase: str, settings: Settings) -> str:
+    """`phase`: what was done last."""
+    if reason != "stalled":
+        return f"the engine ended while loading ({reason})"
+    bound = format_duration(settings.config.runtime.load_stall_after)
+    return (
+        f"the engine hung while loading: nothing after {phase!r} for {bound}, "
+        "the bound runtime.load_stall_after"
+    )
 
 
 def death(what: str, fatal: Fatal | None, child: EngineChild) -> EngineDied:

@@ -43,8 +43,6 @@ from kvops.telemetry.snapshot import (
 )
 
 T = TypeVar("T")
-_LONGEST_SILENCE = 600.0
-"""Seconds that an engine which loads may say nothing: weights come from slow disks, too."""
 _NO_ENGINE = NotExposed("the engine is not running")
 
 
@@ -100,10 +98,8 @@ class NodeView:
         return "ready", ""
 
     def progresses(self) -> bool:
-        """It serves, or is on its way to: not hung, not failed, and not loading a next engine for ever."""
-        state, _ = self.state()
-        alive = self.supervisor.seconds_without_progress() < _LONGEST_SILENCE
-        return state not in ("stalled", "failed") and alive
+        """It serves, or is on its way to: not hung, not failed."""
+        return self.state()[0] not in ("stalled", "failed")
 
     def snapshot(self) -> NodeSnapshot:
         now = time.time()

@@ -7,7 +7,6 @@ before it ever was ready, `run` raises EngineDied: a node that cannot serve does
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from kvops.errors import (
     RequestError,
 )
 from kvops.node.child import EngineChild
-from kvops.node.deaths import RestartReason, cause_of, death, reason_of
+from kvops.node.deaths import RestartReason, cause_of, death, end_of_loading, reason_of
 from kvops.node.pulse import Pulse
 from kvops.node.queries import Queries
 from kvops.node.quotas import with_quotas
@@ -55,10 +54,6 @@ from kvops.node.wire import (
 from kvops.telemetry.snapshot import KvMap
 
 EngineState = Literal["loading", "ready", "restarting", "failed"]
-
-_STALLED_SECONDS = 1.0
-"""How long a hung engine is reported as such before it is replaced."""
-_WATCH_SECONDS = 0.25
 
 log = structlog.get_logger("kvops.supervisor")
 
@@ -113,7 +108,8 @@ class Supervisor:
 
     @property
     def stalled(self) -> bool:
-        return self.state == "ready" and self._pulse.overdue(self.work_pending) > 0
+        """Hung, whether it serves or loads."""
+        return self._pulse.overdue(self.work_pending) > 0
 
     def start_with(self, prefixes: tuple[Prefix, ...]) -> None:
         """Have every engine from now on compute these before it is ready."""
@@ -168,7 +164,9 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until `stop`. Raises EngineDied, or what the engine said of why it cannot load."""
-        watchdog = asyncio.create_task(self._watch_progress())
+        watchdog = asyncio.create_task(
+            self._pulse.watch(lambda: self.work_pending, self._replace_hung)
+        )
         try:
             while not self._stopping:
                 reason = await self._one_life()
@@ -190,13 +188,16 @@ class Supervisor:
     async def _one_life(self) -> RestartReason:
         self._fatal, self._kill_reason, self._loaded = None, None, False
         await self._child.spawn()
+        self._pulse.born()
         self._child.send(self._start)
         try:
             await self._read_frames()
         except (ValueError, msgspec.DecodeError):
             self._kill_reason = "protocol"
             self._child.kill()
-        return reason_of(await self._child.wait(), self._fatal, self._kill_reason)
+        code = await self._child.wait()
+        self._pulse.ended()
+        return reason_of(code, self._fatal, self._kill_reason)
 
     async def _read_frames(self) -> None:
         buffer = FrameBuffer()
@@ -214,7 +215,7 @@ class Supervisor:
         self._on_lost(reason)
         self._lose_all()
         if not was_ready:
-            what = f"the engine ended while loading ({reason})"
+            what = end_of_loading(reason, self.loading_phase, self._settings)
             raise cause_of(self._fatal) or death(what, self._fatal, self._child)
         self.restarts[reason] += 1
         self.totals.carry(self.stats)
@@ -232,19 +233,9 @@ class Supervisor:
         )
         self._queries.lose_all()
 
-    async def _watch_progress(self) -> None:
-        """A hung engine is reported (`stalled`), and replaced if it stays so for long enough to be seen."""
-        while True:
-            stall_after = self._settings.config.runtime.stall_after
-            pause = min(_WATCH_SECONDS, stall_after / 4)
-            slept_at = time.monotonic()
-            await asyncio.sleep(pause)
-            # A daemon that was itself held up has not read what the engine said meanwhile.
-            punctual = time.monotonic() - slept_at < pause + stall_after / 2
-            overdue = self._pulse.overdue(self.work_pending)
-            if punctual and self.state == "ready" and overdue > _STALLED_SECONDS:
-                self._kill_reason = "stalled"
-                self._child.kill()
+    def _replace_hung(self) -> None:
+        self._kill_reason = "stalled"
+        self._child.kill()
 
     # Frames.
 
@@ -258,15 +249,14 @@ class Supervisor:
             case EngineStats():
                 self._stats_arrived(message)
             case Loading():
-                self.loading_phase = message.phase
-                if not self.ready.is_set():
-                    self._on_phase(message.phase, message.detail)
+                self._loading(message)
             case Ready():
                 # The engine may have started before its tenants changed.
                 self.info = with_quotas(
                     message.info, self._start.tenants, self._start.default_tenant
                 )
                 self._loaded = True
+                self._pulse.loaded()
                 self._become_ready()
             case KvMapReply():
                 self._queries.answer(message.query_id, message.map)
@@ -275,11 +265,17 @@ class Supervisor:
             case Fatal():
                 self._fatal = message
 
+    def _loading(self, message: Loading) -> None:
+        """Without a detail it is a part of the phase that is done, and no line of the report."""
+        self.loading_phase = message.phase
+        if message.detail and not self.ready.is_set():
+            self._on_phase(message.phase, message.detail)
+
     def _become_ready(self) -> None:
         if not self._released:
             self.loading_phase = "verifying the model"
         elif self._loaded:
-            self._pulse.begin()
+            self._pulse.loaded()
             self.state = "ready"
             self.ready.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,13 +27,14 @@ from kvops.node.engine.preference import settle
 from kvops.node.engine.reserve import Reserve
 from kvops.node.engine.runner import Model, Runner
 from kvops.node.engine.sampler import Sampler
+from kvops.node.engine.signs import Signs
 from kvops.node.engine.threads import compute_threads
 from kvops.node.pool_size import Needs, most_blocks, plan_blocks
 from kvops.node.wire import EngineInfo, Start
 from kvops.units import format_bytes
 
 Progress = Callable[[str, str], None]
-"""Called with a phase and its detail as each step of the start-up is done."""
+"""Called with a phase and its detail as each step of the start-up is done; without a detail: a part of it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def load(start: Start, progress: Progress, reserve: Reserve | None = None) -> Lo
     threads = compute_threads(start.threads)
     torch.set_num_threads(threads)
     device = device_of(start.device)
-    checkpoint = open_checkpoint(Path(start.model_path))
+    reading = Signs(progress, "reading weights")
+    checkpoint = replace(open_checkpoint(Path(start.model_path)), on_read=reading)
     formats = settle(start, checkpoint.spec, device)
     needs, blocks = _plan(start, checkpoint, formats, device, threads)
     info = _info(start, checkpoint, formats, device, needs.block, blocks)
