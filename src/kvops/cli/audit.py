@@ -83,8 +83,13 @@ def _report(folder: Path, verdict: Verdict) -> None:
         f"{folder.name}: whole, {verdict.records} records in {verdict.files} files, "
         f"{verdict.first_seq} to {verdict.last_seq}"
     )
+    gone, told = (verdict.first_seq or 1) > 1, verdict.kept_from is not None
     notes = (
-        ((verdict.first_seq or 1) > 1, "older files are gone, as audit.keep says"),
+        (gone and told, "older files are gone, as audit.keep says and the chain tells"),
+        (
+            gone and not told,
+            "older files are gone, and no line tells why: they are from before the audit told of it",
+        ),
         (verdict.lost, f"{verdict.lost} records could not be written, and the chain says so"),
         (verdict.held_back, f"{verdict.held_back} refusals of nobody known share a line"),
         (verdict.torn, f"{verdict.torn} lines were cut short by a crash, and marked"),

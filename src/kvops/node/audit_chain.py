@@ -3,7 +3,8 @@ to, by one process; a line that a crash cut short stays where it is, and the nex
 
 A file is named by its first `seq`. What nobody can see in a chain is that its end was cut off: keep the last hash
 elsewhere to prove that (`kvops audit verify` prints it). The process that writes sees it: once the file it writes to is
-removed, replaced or cut, the chain goes on in a new one, which tells how many records are gone.
+removed, replaced or cut, the chain goes on in a new one, which tells how many records are gone. That its beginning was
+removed shows: each file after the first, and each process, tells with which `seq` the chain begins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from kvops import failpoints
+from kvops.node.audit_kept import KEPT, first_seq, let_go, told_first
 from kvops.node.rotation import write_whole
 from kvops.paths import fsync_folder, make_private
 
@@ -27,6 +29,7 @@ GENESIS = "0" * 64
 """What the first line of all names as the line before it."""
 TORN = "torn"
 _GONE = "the file was removed, replaced or cut"
+_REMOVED = "older files were removed"
 _TAIL = 1 << 20
 """No line is longer."""
 
@@ -49,22 +52,34 @@ class Chain:
         """The open file was found removed, replaced or cut, and no line tells of it yet."""
         self._gone: int | None = None
         """Records that the disk had and has no more."""
+        self._begins: int | None = None
+        """With which `seq` the chain begins, as it says itself."""
+        self._stated = False
+        """This process has told so."""
 
     def append(self, records: Sequence[Record]) -> None:
         """All of them, on the disk, or none. Raises OSError."""
         try:
             handle = self._ready()
-            records = [*self._told(), *records]
-            data, prev = self._chained(records)
+            told = self._told()
+            lines = [*told, *records]
+            data, prev = self._chained(lines)
             end = os.fstat(handle).st_size
             if not self._torn and end and end + len(data) > self._max_bytes:
                 handle, end = self._begin_file(), 0
+            begins, kept = self._kept(new=not end)
+            if kept:
+                lines = [*told, *kept, *records]
+                data, prev = self._chained(lines)
             _write_durably(handle, data, end)
         except OSError:
             self.close()  # what the disk has is read anew
             raise
-        self._seq, self._prev, self._torn = self._seq + len(records), prev, 0
+        self._seq, self._prev, self._torn = self._seq + len(lines), prev, 0
         self._end, self._harmed, self._gone = end + len(data), False, None
+        self._begins, self._stated = begins, True
+        if end == 0:  # only now, so that a crash in between removes nothing unsaid
+            let_go(files_of(self._folder), self._keep)
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
@@ -108,6 +123,24 @@ class Chain:
             return torn
         return [_stamped({"event": "lost", "records": self._gone, "why": _GONE})]
 
+    def _kept(self, *, new: bool) -> tuple[int, list[Record]]:
+        """With which `seq` the chain begins once the next lines are written, and what they have to say of it."""
+        if self._begins is not None and self._stated and not new:
+            return self._begins, []
+        files = files_of(self._folder)
+        begins = self._begins or told_first(files) or self._seq
+        if self._seq == 1:
+            return begins, []
+        told: list[Record] = []
+        if self._gone is not None:
+            begins = first_seq(files[-self._keep :][0])
+        elif len(files) > self._keep:
+            missing = first_seq(files[0]) - begins
+            if missing > 0:
+                told = [_stamped({"event": "lost", "records": missing, "why": _REMOVED})]
+            begins = first_seq(files[-self._keep])
+        return begins, [*told, _stamped({"event": KEPT, "from": begins})]
+
     def _chained(self, records: Sequence[Record]) -> tuple[bytes, str]:
         """Their lines, and the hash of the last of them."""
         lines, prev = [], self._prev
@@ -120,15 +153,13 @@ class Chain:
         self.close()
         handle = self._open(self._folder / f"audit-{self._seq:012d}.jsonl")
         fsync_folder(self._folder)
-        for old in files_of(self._folder)[: -self._keep]:
-            old.unlink()
         return handle
 
     def _open(self, file: Path) -> int:
         self._handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._file, self._end = file, os.fstat(self._handle).st_size
         if self._gone is None:
-            self._oldest = _first_seq(files_of(self._folder)[0])
+            self._oldest = first_seq(files_of(self._folder)[0])
         return self._handle
 
 
@@ -168,11 +199,6 @@ def _left_off(files: Sequence[Path]) -> tuple[int, str, int]:
         whole = lines if torn else lines[:-1]
         return 1 + next(filter(None, map(seq_of, reversed(whole))), 0), digest(whole[-1]), torn
     return 1, GENESIS, 0
-
-
-def _first_seq(file: Path) -> int:
-    number = file.stem.removeprefix("audit-")
-    return int(number) if number.isdecimal() else 1
 
 
 def _stamped(record: Record) -> Record:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvops.node.audit_chain import GENESIS, TORN, Record, digest, files_of, read_record
+from kvops.node.audit_kept import KEPT
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class Verdict:
     files: int = 0
     records: int = 0
     first_seq: int | None = None
-    """Over 1: older files are gone, as `audit.keep` says."""
+    """Over 1: older files are gone."""
+    kept_from: int | None = None
+    """With which `seq` the chain says that it begins, since `audit.keep` let older files go; None where no line does:
+    there is one file, or it was written before chains told of it."""
     last_seq: int | None = None
     last_hash: str | None = None
     """Kept elsewhere, it proves later that the end was not cut off."""
@@ -85,6 +89,8 @@ class _Walk:
         event, number = record.get("event"), record.get("records", 0)
         found.torn += event == TORN
         found.lost += number if event == "lost" else 0
+        if event == KEPT and isinstance(record.get("from"), int):
+            found.kept_from = record["from"]
         found.held_back += number if event == "held_back" else 0
 
 
@@ -105,8 +111,17 @@ def verify(folder: Path) -> Verdict:
         if walk.before_unreadable:
             verdict.fault = Fault(file.name, number, "it is no record")
             return verdict
+    if files and (why := _beginning_gone(verdict)):
+        verdict.fault = Fault(files[0].name, 1, why)
     verdict.last_hash = None if walk.before is None else digest(walk.before)
     return verdict
+
+
+def _beginning_gone(found: Verdict) -> str | None:
+    begins, told = found.first_seq, found.kept_from
+    if begins is None or told is None or begins <= told:
+        return None
+    return f"the chain begins with seq {begins}, and says that it was kept from {told} on: older files were removed"
 
 
 def lines_of(file: Path) -> Iterator[tuple[bytes, bool]]:
