@@ -17,11 +17,12 @@ from starlette.types import ASGIApp
 from kvops.config.schema import NodeConfig, Server
 from kvops.node.audit import AuditLog
 from kvops.node.auth import Identifies, KeyRing, keys_file, load_keys
+from kvops.node.keys.differences import differences
 from kvops.node.keys.file import read_keys
 from kvops.node.listener import Listener
 from kvops.node.peers import Peers
 from kvops.node.tls import Certificate
-from kvops.node.watched import WatchedFiles
+from kvops.node.watched import Facts, WatchedFiles
 
 
 class Access:
@@ -60,8 +61,12 @@ class Access:
                 code, client=address
             )
         for files in self.watched:
-            files.on_change = lambda what, before, after: audit.action(
-                f"reload {what}", "file", before=before, after=after
+            files.on_change = lambda change: audit.action(
+                f"reload {change.what}",
+                change.who,
+                before=change.before,
+                after=change.after,
+                **change.facts,
             )
         await asyncio.gather(*(files.run() for files in self.watched))
 
@@ -86,8 +91,10 @@ class Access:
             return load_keys(None)
         ring = KeyRing([])
 
-        def reload() -> None:
-            ring.replace(read_keys(file))
+        def reload() -> Facts:
+            before, after = ring.keys, read_keys(file)
+            ring.replace(after)
+            return differences(before, after)
 
         self.watched.append(WatchedFiles("api_keys", (file,), reload))
         reload()  # after the watch began, so that no change falls in between

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -16,23 +17,38 @@ from kvops.paths import open_regular
 POLL_SECONDS = 0.5
 """A look is one stat a file. Not inotify: mounted secrets and network folders do not report their changes."""
 
-OnChange = Callable[[str, str | None, str | None], None]
-"""Called with what has changed, and the SHA-256 of what was and of what is in force."""
+Facts = Mapping[str, object]
 Signature = tuple[tuple[int, ...] | None, ...]
 
 log = structlog.get_logger("kvops.files")
 
 
-class WatchedFiles:
-    """`reload` reads all of `files` and puts what they say in force, or raises ConfigError and leaves all as it was."""
+@dataclass(frozen=True)
+class Change:
+    """What files say now is in force."""
 
-    def __init__(self, what: str, files: tuple[Path, ...], reload: Callable[[], None]) -> None:
+    what: str
+    who: str
+    """Who owns the files: who wrote them, nobody can tell."""
+    before: str | None
+    """SHA-256 of what the files said."""
+    after: str | None
+    facts: Facts = field(default_factory=dict)
+
+
+class WatchedFiles:
+    """`reload` reads all of `files` and puts what they say in force, or raises ConfigError and leaves all as it was. It
+    may tell what became different."""
+
+    def __init__(
+        self, what: str, files: tuple[Path, ...], reload: Callable[[], Facts | None]
+    ) -> None:
         self.what = what
         self.reloads = 0
         self.failures = 0
         self.fault: str | None = None
         """Why what the files say now is not in force; None while it is."""
-        self.on_change: OnChange = lambda what, before, after: None
+        self.on_change: Callable[[Change], None] = lambda change: None
         self._files = files
         self._reload = reload
         self._seen = self._signature()
@@ -53,7 +69,7 @@ class WatchedFiles:
             return
         self._seen = seen
         try:
-            await asyncio.to_thread(self._reload)
+            facts = await asyncio.to_thread(self._reload) or {}
         except Exception as error:  # whatever it is, the watch goes on
             self._failed(error, changed)
         else:
@@ -61,7 +77,8 @@ class WatchedFiles:
             self.fault = None
             log.info("reloaded", what=self.what)
             before, self._digest = self._digest, await asyncio.to_thread(self._hash)
-            self.on_change(self.what, before, self._digest)
+            who = await asyncio.to_thread(self._owner)
+            self.on_change(Change(self.what, who, before, self._digest, facts))
 
     def _failed(self, error: Exception, changed: bool) -> None:
         reason = error.message if isinstance(error, KvopsError) else type(error).__name__
@@ -76,6 +93,14 @@ class WatchedFiles:
             return hashlib.sha256(b"".join(map(_content, self._files))).hexdigest()
         except OSError:
             return None
+
+    def _owner(self) -> str:
+        """Of the files, links followed."""
+        try:
+            uids = {file.stat().st_uid for file in self._files}
+        except OSError:
+            return "file"
+        return f"file of uid {', '.join(map(str, sorted(uids)))}"
 
     def _signature(self) -> Signature:
         return tuple(_stat(file) for file in self._files)
