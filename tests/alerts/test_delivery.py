@@ -97,34 +97,28 @@ async def test_nobody_there() -> None:
 
 async def test_apprise_tells_a_real_service() -> None:
     chat = Chat()
-    try:
-        with receiver() as box:
-            channel = Channel("chat", "apprise", box.url.replace("http://", "json://"), 30.0)
-            await chat.send(channel, message())
-            assert box.bodies[0]["title"] == "[FIRING] KvUsageHigh (warning) on n1"
-            assert "Next: Send less." in box.bodies[0]["message"]
-            assert box.bodies[0]["type"] == "warning"
-            await chat.send(channel, message(ended_at=T0 + 5))
-            assert box.bodies[1]["type"] == "success"
-    finally:
-        chat.close()
+    with receiver() as box:
+        channel = Channel("chat", "apprise", box.url.replace("http://", "json://"), 30.0)
+        await chat.send(channel, message())
+        assert box.bodies[0]["title"] == "[FIRING] KvUsageHigh (warning) on n1"
+        assert "Next: Send less." in box.bodies[0]["message"]
+        assert box.bodies[0]["type"] == "warning"
+        await chat.send(channel, message(ended_at=T0 + 5))
+        assert box.bodies[1]["type"] == "success"
 
 
 async def test_apprise_says_no_without_the_url(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     chat = Chat()
-    try:
-        with receiver() as box:
-            box.status = 500
-            for url, reason in (
-                (box.url.replace("http://", "json://"), "did not take it"),
-                (f"nosuch://{SECRET}", "knows no such URL"),
-            ):
-                with pytest.raises(DeliveryFailed, match=reason) as failed:
-                    await chat.send(Channel("chat", "apprise", url, 30.0), message())
-                assert SECRET not in str(failed.value)
-    finally:
-        chat.close()
+    with receiver() as box:
+        box.status = 500
+        for url, reason in (
+            (box.url.replace("http://", "json://"), "did not take it"),
+            (f"nosuch://{SECRET}", "knows no such URL"),
+        ):
+            with pytest.raises(DeliveryFailed, match=reason) as failed:
+                await chat.send(Channel("chat", "apprise", url, 30.0), message())
+            assert SECRET not in str(failed.value)
     assert SECRET not in caplog.text
 
 

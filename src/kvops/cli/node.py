@@ -81,6 +81,7 @@ def start(
 
 def _run_here(loaded: LoadedConfig) -> None:
     from kvops.node.daemon import run_node
+    from kvops.node.ending import ends_in_time
 
     began = time.monotonic()
 
@@ -89,8 +90,9 @@ def _run_here(loaded: LoadedConfig) -> None:
         typer.echo(f"{time.monotonic() - began:7.1f} s  {step:<18} {detail}{by_hand}")
 
     typer.echo(f"kvops node {loaded.config.name}: {loaded.config.model.name}")
-    run_node(loaded, report)
-    report("stopped", "")
+    with ends_in_time():
+        run_node(loaded, report)
+        report("stopped", "")
 
 
 @app.command()

@@ -23,6 +23,7 @@ from kvops.config.load import LoadedConfig
 from kvops.config.settings import Settings
 from kvops.models.manifest import Manifest
 from kvops.models.store import StoredModel, check_unchanged
+from kvops.node import ending
 from kvops.node.access import Access
 from kvops.node.admission import Admission
 from kvops.node.alerting import alerting_of
@@ -71,7 +72,7 @@ def run_node(loaded: LoadedConfig, report: Report) -> None:
             report("FAILPOINTS ON", f"{points}: faults on purpose")
         model = check_start(loaded.config, report)
         with audited(loaded) as audit:
-            asyncio.run(Daemon(loaded, model, folder, audit, report).run())
+            ending.run(Daemon(loaded, model, folder, audit, report).run())
 
 
 class Daemon:

@@ -7,12 +7,11 @@ completions, not the end of the process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from kvops.errors import QueueFull, TemplateTimeout
+from kvops.threads import in_thread
 
 T = TypeVar("T")
 RENDER_SECONDS = 5.0
@@ -32,7 +31,7 @@ class Renderer:
         """What `work` returns or raises. Raises QueueFull where its turn does not come, TemplateTimeout where
         it does not end in time; it then keeps its turn until it does."""
         await self._take_turn()
-        result = _in_thread(work)
+        result = in_thread(work, "kvops-render")
         result.add_done_callback(self._end_turn)
         try:
             async with asyncio.timeout(self._render_seconds):
@@ -63,25 +62,3 @@ class Renderer:
         self._turn.release()
         if not result.cancelled():
             result.exception()  # asked for, so that a late one is not reported as forgotten
-
-
-def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """A daemon thread, unlike an executor's, is not waited for when the process ends."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def tell(act: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(act)
-
-    def body() -> None:
-        try:
-            value = work()
-        except Exception as error:
-            failure = error
-            tell(lambda: result.set_exception(failure))
-        else:
-            tell(lambda: result.set_result(value))
-
-    threading.Thread(target=body, name="kvops-render", daemon=True).start()
-    return result

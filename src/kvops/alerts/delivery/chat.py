@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from kvops.alerts.book import Message
 from kvops.alerts.delivery.channels import Channel, DeliveryFailed
+from kvops.threads import in_thread
 
 _KINDS = {"critical": "failure", "warning": "warning", "info": "info"}
 
 
 class Chat:
-    """One thread for all messages: a service that hangs holds up chats, and nothing else of the node."""
+    """One thread at a time for all messages: a service that hangs holds up chats, and nothing else of the node, nor its
+    end."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvops-alerts")
+        self._turn = asyncio.Lock()
+        self._running: asyncio.Future[str] | None = None
+        """May go on after its message was given up."""
 
     async def send(self, channel: Channel, message: Message) -> None:
         """Raises DeliveryFailed."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(channel.timeout):
-                reason = await loop.run_in_executor(self._thread, _notify, channel, message)
+            async with asyncio.timeout(channel.timeout), self._turn:
+                if self._running is not None:
+                    await asyncio.wait({self._running})
+                self._running = in_thread(lambda: _notify(channel, message), "kvops-alerts")
+                await asyncio.wait({self._running})
+                reason = self._running.result()
         except TimeoutError:
             raise DeliveryFailed(f"not done within {channel.timeout:g} s") from None
         if reason:
             raise DeliveryFailed(reason)
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _notify(channel: Channel, message: Message) -> str:

@@ -58,7 +58,6 @@ class PostOffice:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
-        self._chat.close()
 
     async def _empty(self, channel: Channel, news: asyncio.Event) -> None:
         while True:
