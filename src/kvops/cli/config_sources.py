@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from kvops.cli.local_node import call
 from kvops.config.history import History, Version, user
 from kvops.config.live import changes
 from kvops.config.load import LoadedConfig, load_config, load_document
+from kvops.config.next_start import as_json, change_rows, next_start, overridden
 from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError, NodeError, RequestError, UsageError
 from kvops.registry import NodeRecord
@@ -57,7 +59,7 @@ def apply_to(node: str | None, document: dict[str, Any], note: str) -> dict[str,
     if record is not None:
         body = {"document": document, "author": user(), "note": note}
         return {"node": name, "running": True} | call(record, "POST", "/control/reload", body)
-    loaded = load_document({"name": name, **document}, "file")
+    loaded = load_document({"name": name, **document}, "file", _options(name))
     if loaded.config.name != name:
         raise UsageError(
             f"the file is of the node {loaded.config.name!r}, not of {name!r}",
@@ -75,7 +77,8 @@ def roll_back(node: str | None, number: int | None, note: str) -> dict[str, Any]
         return {"node": name, "running": True} | call(record, "POST", "/control/rollback", body)
     history = History.of(name)
     target = history.last_good() if number is None else history.version(number)
-    loaded = load_document(history.document(target), f"version {target.id}")
+    options = {"name": name} | _options(name)
+    loaded = load_document(history.document(target), f"version {target.id}", options)
     note = note or f"rollback to v{target.origin}"
     return _kept(name, loaded, note, restores=target.origin)
 
@@ -86,11 +89,11 @@ def _kept(
     history = History.of(name)
     last = history.current()
     before = None if last is None else _settings(history, last)
+    if last is not None and last.file is not None:
+        loaded = replace(loaded, file=Path(last.file))
     version = history.record(loaded, user(), note, restores)
-    rows = [
-        {"key": change.key, "before": change.before, "after": change.after}
-        for change in (changes(before, loaded.config) if before is not None else [])
-    ]
+    rows = change_rows(changes(before, loaded.config) if before is not None else [])
+    told = next_start(loaded, history.current_file)
     return {
         "node": name,
         "running": False,
@@ -101,17 +104,25 @@ def _kept(
         "after": version.config_hash,
         "live": [],
         "restart_needed": rows,
-        "overridden": {},
-        "start": f"kvops node start -c {history.current_file}",
+        "overridden": overridden(loaded),
+        "next_start": as_json(told),
+        "start": told.command,
     }
 
 
 def _settings(history: History, version: Version) -> NodeConfig | None:
     """None for a version that is not valid any more: that is no obstacle to leaving it."""
     try:
-        return load_document(history.document(version), f"version {version.id}").config
+        document, origin = history.document(version), f"version {version.id}"
+        return load_document(document, origin, version.options).config
     except ConfigError:
         return None
+
+
+def _options(name: str) -> dict[str, Any]:
+    """What the command line of the node's last start said: the next start will say it again."""
+    last = History.of(name).current()
+    return {} if last is None else last.options
 
 
 def restart_pending(name: str) -> bool:

@@ -52,12 +52,32 @@ def echo_outcome(outcome: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(f"  restart needed  {_line(row)}")
     for key, origin in outcome["overridden"].items():
         typer.echo(f"  not taken       {key}: the {origin} is stronger")
+    start = outcome["next_start"]
     if not outcome["running"]:
-        typer.echo(f"{name} does not run; next: {outcome['start']}")
+        typer.echo(f"{name} does not run; next: {start['command']}")
     elif not outcome["live"] and not restart:
         typer.echo("nothing changed")
     elif restart:
-        typer.echo(f"  next: kvops node stop --node {name}, then start it with these settings")
+        typer.echo(f"  next: kvops node stop --node {name}, then {start['command']}")
+    _echo_file(start, outcome["version"])
+
+
+def _echo_file(start: dict[str, Any], version: int) -> None:
+    """Whatever a start as the last one would take back."""
+    file, rows = start["file"], start["differs"]
+    remedy = f"correct it, or start with: {start['command']}"
+    if start["problem"]:
+        typer.echo(f"  your file {file} cannot be compared: {start['problem']}; {remedy}")
+    if not rows:
+        return
+    if file is None:
+        what, remedy = "its command line alone still says", f"start with: {start['command']}"
+    else:
+        what = f"your file {file} still says"
+    for row in rows:
+        said = f"{row['key']}: {json.dumps(row['after'])}"
+        typer.echo(f"  {what} {said} (v{version}: {json.dumps(row['before'])})")
+    typer.echo(f"  so the next start as the last one leaves v{version}: {remedy}")
 
 
 def version_rows(versions: Sequence[Version], *, pending: bool) -> list[tuple[str, ...]]:

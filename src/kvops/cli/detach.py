@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvops import paths, registry
+from kvops.config.next_start import OPTIONS
 from kvops.errors import NodeStartError
 from kvops.node.preflight import runs_already
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-_OPTIONS = {
-    "name": "--name",
-    "model.name": "--model",
-    "server.host": "--host",
-    "server.port": "--port",
-    "server.control_port": "--control-port",
-}
 _READY = re.compile(r" s  ready +\S")
 """The line of the report that says so; other steps may have the word in their names."""
 _ERROR = "error ["
@@ -66,7 +60,7 @@ def _command(config: Path | None, overrides: Mapping[str, object]) -> list[str]:
         command += ["-c", str(config.resolve())]
     for key, value in overrides.items():
         if value is not None:
-            command += [_OPTIONS[key], str(value)]
+            command += [OPTIONS[key], str(value)]
     return command
 
 

@@ -49,6 +49,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """A node became ready with all of it."""
     restores: int | None = None
     """The version that a rollback went back to."""
+    started: bool = False
+    """A node was started with it."""
+    file: str | None = None
+    """The file that the node was started with, which its next start reads again."""
+    options: dict[str, Any] = {}
+    """What the command line of that start said, by dotted key."""
 
     @property
     def origin(self) -> int:
@@ -146,7 +152,13 @@ class History:
         return found
 
     def record(
-        self, loaded: LoadedConfig, author: str, note: str = "", restores: int | None = None
+        self,
+        loaded: LoadedConfig,
+        author: str,
+        note: str = "",
+        restores: int | None = None,
+        *,
+        started: bool = False,
     ) -> Version:
         """Make `loaded` the current version; the current one again if it says the same. Raises ConfigError, OSError."""
         data = _canonical(loaded.document)
@@ -155,8 +167,11 @@ class History:
             versions = self._read()
             last = versions[-1] if versions else None
             if last and (last.digest, last.config_hash) == (digest, loaded.config_hash):
+                told = _told(last, loaded, started=last.started or started)
+                if told != last:
+                    self._write((*versions[:-1], told))
                 self._follow(versions)
-                return last
+                return told
             version = Version(
                 id=last.id + 1 if last else 1,
                 at=time.time(),
@@ -166,6 +181,7 @@ class History:
                 note=note[:MAX_NOTE],
                 restores=restores,
             )
+            version = _told(version, loaded, started=started)
             paths.write_atomic(self._object(digest), data)
             self._write((*versions, version))
             with contextlib.suppress(
@@ -245,6 +261,16 @@ def _canonical(document: Mapping[str, Any]) -> bytes:
 
 def _good(version: Version) -> Version:
     return msgspec.structs.replace(version, good=True)
+
+
+def _told(version: Version, loaded: LoadedConfig, *, started: bool) -> Version:
+    """The same settings, from where they were taken last."""
+    return msgspec.structs.replace(
+        version,
+        started=started,
+        file=None if loaded.file is None else str(loaded.file),
+        options=dict(loaded.overrides),
+    )
 
 
 def _bounded(versions: tuple[Version, ...]) -> tuple[Version, ...]:

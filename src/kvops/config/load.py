@@ -11,7 +11,7 @@ import ipaddress
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class LoadedConfig:
     """What the file says, its paths absolute."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """What the command line says, by dotted key."""
+    file: Path | None = None
+    """Where `document` is from, absolute; None without a file."""
 
     @property
     def config_hash(self) -> str:
@@ -59,8 +61,10 @@ def load_config(file: Path | None, overrides: Mapping[str, Any] | None = None) -
 
     Raises ConfigError that names each wrong key, its value, its origin and what is allowed.
     """
-    document = {} if file is None else read_document(file)
-    return load_document(document, f"file {file}", overrides)
+    if file is None:
+        return load_document({}, "file None", overrides)
+    loaded = load_document(read_document(file), f"file {file}", overrides)
+    return replace(loaded, file=file.absolute())
 
 
 def load_document(
@@ -96,7 +100,7 @@ def load_document(
 def check_document(document: Mapping[str, Any], origin: str) -> None:
     """What can be said of settings without the machine that they are for. Raises ConfigError."""
     _deny_no_json(document, origin)
-    given = dict(_flatten(document))
+    given = dict(flat(document))
     origins = dict.fromkeys(given, origin)
     faults = [unknown_key(key, origin) for key in given if key not in leaf_keys()]
     faults += _pool_faults(_Layer(given, origins))
@@ -108,7 +112,7 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
 
 def read_document(file: Path) -> dict[str, Any]:
     """What a file says, its paths absolute; whether that is valid is not looked at. Raises ConfigError."""
-    found = dict(_flatten(read_yaml(file)))
+    found = dict(flat(read_yaml(file)))
     for key in found.keys() & set(leaf_keys()):
         found[key] = map_paths(key, found[key], lambda path: _placed(file, path))
     model = found.get("model.name")
@@ -143,7 +147,7 @@ def _layers(
     document: Mapping[str, Any], origin: str, overrides: Mapping[str, Any]
 ) -> tuple[list[_Layer], list[Fault]]:
     """The weakest first."""
-    file, environment = dict(_flatten(document)), from_environment(os.environ)
+    file, environment = dict(flat(document)), from_environment(os.environ)
     layers = [
         _Layer(file, dict.fromkeys(file, origin)),
         _Layer(environment.values, environment.origins),
@@ -152,13 +156,14 @@ def _layers(
     return layers, environment.faults
 
 
-def _flatten(mapping: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(mapping: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key → value of a document, tables whole."""
     for key, value in mapping.items():
         name = f"{prefix}{key}"
         if name in sections() and (value is None or value == {}):
             continue
         if isinstance(value, Mapping) and value and name not in leaf_keys():
-            yield from _flatten(value, f"{name}.")
+            yield from flat(value, f"{name}.")
         else:
             yield name, value
 

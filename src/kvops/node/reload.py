@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,6 +17,13 @@ import structlog
 from kvops.config.history import History, Version, user
 from kvops.config.live import Change, applied, changes
 from kvops.config.load import LoadedConfig, load_document
+from kvops.config.next_start import (
+    NextStart,
+    change_rows,
+    next_start,
+    overridden,
+    start_command,
+)
 from kvops.config.schema import NodeConfig
 from kvops.config.settings import Settings
 from kvops.errors import ConfigError, InvalidRequest, NotStored, RequestError
@@ -50,6 +58,7 @@ class Outcome:
     """What is in force with the next start."""
     overridden: Mapping[str, str]
     """Key → origin, where the command line or the environment is stronger than what was applied."""
+    next_start: NextStart
 
 
 class Reload:
@@ -118,7 +127,8 @@ class Reload:
             after=in_force.config_hash,
             live=[change for change in differing if change.live],
             restart_needed=self.restart_needed,
-            overridden=_overridden(wanted),
+            overridden=overridden(wanted),
+            next_start=await asyncio.to_thread(next_start, wanted, self._history.current_file),
         )
         _tell(outcome)
         if not self.restart_needed:
@@ -134,7 +144,7 @@ class Reload:
                 f"name = {wanted.config.name!r}: these are settings of another node, this one is {name!r}",
                 hint="name the node that is meant with --node, or correct the file",
             )
-        return wanted
+        return replace(wanted, file=self._settings.loaded.file)
 
     async def _store(
         self, wanted: LoadedConfig, author: str, note: str, restores: int | None
@@ -158,14 +168,43 @@ class Reload:
 def begin(history: History, loaded: LoadedConfig, report: Callable[[str, str], None]) -> Version:
     """Store what a node starts with. A history that cannot be read is put aside, and said so. Raises OSError."""
     try:
-        version = history.record(loaded, user(), "node start")
+        _tell_of_going_back(history, loaded, report)
+        version = history.record(loaded, user(), "node start", started=True)
     except ConfigError as error:
         aside = history.put_aside()
         log.warning("history_put_aside", error=error.message, file=str(aside))
         report("settings history", f"begun anew: {error.message}; kept as {aside}")
-        version = history.record(loaded, user(), "node start")
+        version = history.record(loaded, user(), "node start", started=True)
     report("settings", f"v{version.id} {version.config_hash}")
     return version
+
+
+def _tell_of_going_back(
+    history: History, loaded: LoadedConfig, report: Callable[[str, str], None]
+) -> None:
+    """Loudly, where what was applied or rolled back to last is not what this start takes. Raises ConfigError."""
+    last = history.current()
+    if last is None or last.started:
+        return
+    words = f"this start leaves v{last.id} ({last.note or 'applied'}, by {last.author})"
+    try:
+        before = load_document(history.document(last), f"version {last.id}", loaded.overrides)
+    except ConfigError as error:
+        report("warning", f"settings: {words}, which cannot be compared: {error.message}")
+        return
+    found = changes(before.config, loaded.config)
+    if not found:
+        return
+    log.warning("version_left", version=last.id, keys=[change.key for change in found])
+    source = "the command line" if loaded.file is None else str(loaded.file)
+    report("warning", f"settings: {words}: {source} says otherwise")
+    for row in change_rows(found):
+        told = f"{json.dumps(row['before'])} → {json.dumps(row['after'])}"
+        report("warning", f"settings: {row['key']}: {told}")
+    way = start_command(history.current_file, loaded.overrides)
+    mend = f"or start with: {way}" if loaded.file is None else f"and correct {source}, or: {way}"
+    back = f"kvops config rollback v{last.id} --node {loaded.config.name}"
+    report("warning", f"settings: to have v{last.id} again, and with each start: {back}; {mend}")
 
 
 @contextlib.contextmanager
@@ -181,15 +220,6 @@ def _named(loaded: LoadedConfig, origin: str) -> LoadedConfig:
     """With the version that a setting came with as its origin."""
     origins = {key: origin if old == _ORIGIN else old for key, old in loaded.origins.items()}
     return replace(loaded, origins=origins)
-
-
-def _overridden(loaded: LoadedConfig) -> dict[str, str]:
-    given = load_document(loaded.document, _ORIGIN, {}) if loaded.overrides else loaded
-    return {
-        key: loaded.origins[key]
-        for key, origin in given.origins.items()
-        if origin == _ORIGIN and loaded.origins[key] != _ORIGIN
-    }
 
 
 def _tell(outcome: Outcome) -> None:

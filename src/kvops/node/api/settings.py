@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 
 from kvops.config.history import MAX_AUTHOR, MAX_NOTE
-from kvops.config.live import Change
 from kvops.config.masking import masked
+from kvops.config.next_start import as_json, change_rows
 from kvops.node.api.audited import about
 from kvops.node.api.control import Node
 from kvops.node.api.fields import Body
@@ -49,7 +48,7 @@ async def config(node: Node) -> dict[str, Any]:
         "config_hash": loaded.config_hash,
         "version": node.reload.version.id,
         "version_hash": node.reload.version.config_hash,
-        "restart_needed": _rows(node.reload.restart_needed),
+        "restart_needed": change_rows(node.reload.restart_needed),
     }
 
 
@@ -76,14 +75,8 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         "previous_hash": outcome.previous.config_hash,
         "before": outcome.before,
         "after": outcome.after,
-        "live": _rows(outcome.live),
-        "restart_needed": _rows(outcome.restart_needed),
+        "live": change_rows(outcome.live),
+        "restart_needed": change_rows(outcome.restart_needed),
         "overridden": dict(outcome.overridden),
+        "next_start": as_json(outcome.next_start),
     }
-
-
-def _rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    return [
-        {"key": change.key, "before": masked(change.before), "after": masked(change.after)}
-        for change in changes
-    ]
