@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,13 +13,9 @@ import pytest
 from kvops.telemetry import prometheus
 from kvops.telemetry.snapshot import MemoryLedger
 from kvops.verify.check import Finding, Outcome
-from kvops.verify.checks.resources import (
-    GrowthParameters,
-    growing,
-    judge_growth,
-    judge_peak,
-    trends_of,
-)
+from kvops.verify.checks.resources import judge_growth, judge_peak
+from kvops.verify.growing import GrowthParameters, Rise, rises, together, trends_of
+from kvops.verify.processes import Children
 from kvops.verify.soaked import Soaked
 from kvops.verify.watch import Readings, levels
 from tests.load.made import answer, run
@@ -60,36 +60,93 @@ def test_a_peak_is_of_the_whole_device(
     assert outcome.n == len(seen) + 1
 
 
-def readings(name: str, value: Callable[[float], float], count: int = 40) -> Readings:
+RATE = 20.0
+"""Requests a second of the soaks below."""
+
+
+def readings(
+    name: str, value: Callable[[float], float], count: int = 40, device: str = "cpu"
+) -> Readings:
     times = [index * 0.5 for index in range(count)]
-    return Readings(series={name: (times, [value(t) for t in times])}, total_memory=8.0 * GIB)
+    return Readings(
+        series={name: (times, [value(t) for t in times])},
+        total_memory=64.0 * GIB,
+        free_memory=48.0 * GIB,
+        device=device,
+    )
 
 
-def grown(found: Readings) -> dict[str, str]:
-    return growing(trends_of(found), found.total_memory, P)
+def soaked(found: Readings, rate: float = RATE) -> Soaked:
+    sent = [answer("request", number / rate) for number in range(int(20 * rate))]
+    return Soaked(run("soak", sent), found, {})
+
+
+def rise(found: Readings, rate: float = RATE, parameters: GrowthParameters = P) -> Rise:
+    (one,) = rises(soaked(found, rate), parameters).values()
+    return one
+
+
+def leaking(per_thousand: float, rate: float = RATE, name: str = "daemon memory") -> Readings:
+    """MiB per 1,000 requests."""
+    return readings(name, lambda t: 200 * MIB + t * rate * per_thousand * MIB / 1000)
 
 
 NOISE = random.Random(7)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "grows"),
+    ("value", "leak", "none"),
     [
-        ("daemon memory", lambda t: 200.0 * MIB, False),
-        ("daemon memory", lambda t: 200.0 * MIB + t * 20 * MIB, True),
-        ("daemon memory", lambda t: 200.0 * MIB + t * MIB, False),
-        ("daemon memory", lambda t: 400.0 * MIB - t * 20 * MIB, False),
-        ("daemon memory", lambda t: 200.0 * MIB + NOISE.uniform(0, 200) * MIB, False),
-        ("daemon memory", lambda t: (200.0 if t < 4 else 500.0) * MIB, False),
-        ("other memory", lambda t: 300.0 * MIB + t * 3 * MIB, False),
-        ("other memory", lambda t: 300.0 * MIB + t * 100 * MIB, True),
-        ("open files", lambda t: 20.0 + t, False),
+        (lambda t: 200.0 * MIB, False, True),
+        (lambda t: 400.0 * MIB - t * 20 * MIB, False, True),
+        (lambda t: 200.0 * MIB + t * 0.2 * MIB, False, True),
+        (lambda t: (200.0 if t < 4 else 500.0) * MIB, False, True),
+        (lambda t: 200.0 * MIB + t * 1.5 * MIB, True, False),
+        (lambda t: 200.0 * MIB + t * 8 * MIB, True, False),
+        (lambda t: 200.0 * MIB + NOISE.uniform(0, 200) * MIB, False, False),
     ],
 )
-def test_what_grows_is_a_trend_that_is_sure_and_large(
-    name: str, value: Callable[[float], float], grows: bool
+def test_a_leak_is_sure_when_the_lower_end_of_its_slope_is_over_the_bound(
+    value: Callable[[float], float], leak: bool, none: bool
 ) -> None:
-    assert bool(grown(readings(name, value))) == grows
+    one = rise(readings("daemon memory", value))
+    assert (one.is_leak, one.is_none) == (leak, none), one
+
+
+@pytest.mark.parametrize("rate", [4.0, 20.0, 200.0])
+def test_a_leak_of_each_request_is_told_at_any_rate(rate: float) -> None:
+    assert rise(leaking(60, rate), rate).is_leak
+    assert rise(leaking(10, rate), rate).is_none
+
+
+def test_a_leak_of_time_alone_is_told_by_when_the_memory_is_full() -> None:
+    per_hour = 48.0 / P.hours * GIB
+    fast = readings("daemon memory", lambda t: 200 * MIB + t * 1.1 * per_hour / 3600)
+    assert rise(fast, rate=30.0).is_leak
+    assert not rise(fast, rate=30.0, parameters=GrowthParameters(hours=1)).is_leak
+
+
+def test_what_a_sound_node_keeps_of_long_answers_is_no_leak() -> None:
+    kept = readings("daemon memory", lambda t: 200 * MIB + t * RATE * 1000 * 112)
+    assert rise(kept).is_leak
+    assert rise(kept, parameters=GrowthParameters(max_tokens=1000)).is_none
+
+
+def test_the_smallest_leak_that_would_have_been_seen_would_have_been() -> None:
+    for noise in (0.0, 0.5, 20.0):
+        drawn = random.Random(3)
+        shaken = [drawn.uniform(0, noise) for _ in range(40)]
+
+        def with_leak(per_second: float, shaken: list[float] = shaken) -> Readings:
+            return readings(
+                "daemon memory",
+                lambda t: 200 * MIB + shaken[int(t * 2)] * MIB + t * per_second,
+            )
+
+        still = rise(with_leak(0.0))
+        least = still.seen_from - still.trend.slope
+        assert rise(with_leak(1.01 * least)).is_leak
+        assert not rise(with_leak(0.9 * still.allowed - still.trend.slope)).is_leak
 
 
 def test_few_readings_are_no_trend() -> None:
@@ -97,23 +154,78 @@ def test_few_readings_are_no_trend() -> None:
     assert trends_of(Readings()) == {}
 
 
-def judged(found: Readings, left: dict[str, str] | None = None, again: bool = True) -> Outcome:
-    data = run("soak", [answer("request", float(at)) for at in range(20)])
-    found_growth = grown(found) if again else {}
+def judged(*soaks: Readings, left: dict[str, str] | None = None) -> Outcome:
+    found = [soaked(one) for one in soaks]
     try:
-        return judge_growth(Soaked(data, found, {}), trends_of(found), found_growth, left or {})
+        return judge_growth(found[0], together([rises(one, P) for one in found]), left or {})
     except Finding as finding:
         return finding.outcome
 
 
-def test_growth_or_files_left_open_fail_and_no_reading_is_no_pass() -> None:
-    flat = readings("daemon memory", lambda t: 200.0 * MIB)
-    rising = readings("daemon memory", lambda t: 200.0 * MIB + t * 20 * MIB)
-    assert judged(flat).verdict == "pass"
-    assert judged(rising).verdict == "fail"
-    assert judged(rising, again=False).verdict == "pass"
-    assert judged(flat, {"open files": "open files went from 20 to 90"}).verdict == "fail"
+FLAT = readings("daemon memory", lambda t: 200.0 * MIB)
+OPEN = readings("daemon memory", lambda t: 200.0 * MIB + random.Random(t).uniform(0, 200) * MIB)
+
+
+def test_a_leak_is_in_each_soak_and_says_what_it_is_to_an_operator() -> None:
+    failed = judged(leaking(60), leaking(60))
+    assert failed.verdict == "fail"
+    assert re.fullmatch(
+        r"daemon memory \+6\d\.\d MiB per 1,000 requests \(at least \+6\d\.\d MiB\), 4\.2 GiB an hour, full in 11h 22m",
+        str(failed.observed),
+    )
+    assert judged(leaking(60), FLAT).verdict == "pass"
+    assert judged(FLAT).verdict == "pass"
+
+
+def test_what_is_not_sure_is_no_pass() -> None:
+    for soaks in ((OPEN, OPEN), (leaking(60), OPEN)):
+        found = judged(*soaks)
+        assert found.verdict == "inconclusive"
+        assert "are allowed" in str(found.observed)
+        assert "least_seconds" in found.remedy
+    assert judged(OPEN, FLAT).verdict == "pass"
     assert judged(readings("open files", lambda t: 20.0)).verdict == "inconclusive"
+
+
+def test_a_pass_says_which_leak_would_have_been_seen() -> None:
+    passed = judged(FLAT)
+    assert "a leak of 28.7 MiB would have been seen" in str(passed.observed)
+    assert passed.evidence["trends"]["daemon memory"]["seen_from"] > 0
+
+
+def test_files_left_open_fail() -> None:
+    assert judged(FLAT, left={"open files": "open files went from 20 to 90"}).verdict == "fail"
+
+
+def test_what_a_whole_machine_uses_accuses_no_node() -> None:
+    """Nor does it excuse one: what the engine's own processes use is looked at in its place."""
+    shared = readings("other memory", lambda t: 300.0 * MIB + t * 400 * MIB)
+    found = judged(shared, shared)
+    assert (found.verdict, "other programs" in str(found.observed)) == ("inconclusive", True)
+    assert "on the node's own machine" in found.remedy
+    shared.series |= leaking(0, name="engine memory").series
+    assert judged(shared).verdict == "pass"
+    shared.series |= leaking(60, name="engine memory").series
+    assert judged(shared, shared).verdict == "fail"
+
+
+def test_what_grows_on_a_gpu_in_no_account_is_the_nodes() -> None:
+    on_gpu = readings("other memory", lambda t: 300.0 * MIB + t * 400 * MIB, device="cuda:0 H200")
+    assert judged(on_gpu, on_gpu).verdict == "fail"
+
+
+def test_a_childs_own_memory_is_read_and_its_end_is_no_fault() -> None:
+    count = 64 * MIB
+    code = f"x = bytearray(b'x' * {count}); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        children = Children(os.getpid())
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert (children.own_bytes() or 0) >= count
+        child.communicate(b"\n")
+    assert children.own_bytes() is None or child.returncode == 0
 
 
 def test_a_page_gives_the_readings_that_it_has() -> None:

@@ -33,6 +33,8 @@ from kvops.testing.words import spec
 GIB = 2**30
 BLOCK_BYTES = 65536
 _OTHER = 320 * 2**20
+_EATEN = 64 * 2**10
+"""Bytes of each request that are never given back."""
 
 
 class ScriptedEngine:
@@ -52,6 +54,7 @@ class ScriptedEngine:
         self._stopwatch = Stopwatch(defects)
         self._answers: dict[str, Iterator[int | None]] = {}
         self._outbox: list[TokenDelta] = []
+        self._hoard: list[bytearray] = []
         self._arrivals = self._steps = 0
         self._last_step_at: float | None = None
 
@@ -144,6 +147,8 @@ class ScriptedEngine:
         if "leaks_block_per_request" in self._defects and self._pool.available:
             self._pool.allocate(1)
         self._scheduler.finish(request)
+        if "eats_memory" in self._defects:
+            self._hoard.append(bytearray(b"x" * _EATEN))
         if "thrashes" in self._defects:
             self._pool.evictions += self._pool.flush()
 
@@ -169,8 +174,6 @@ class ScriptedEngine:
         total, weights, activations = 8 * GIB, GIB, 64 * 2**20
         reserved = self._pool.total * BLOCK_BYTES
         other = _OTHER
-        if "eats_memory" in self._defects:
-            other += self._arrivals * 32 * 2**20
         if "memory_full" in self._defects:
             other = int(0.97 * total) - weights - reserved - activations
         free = total - weights - reserved - activations - other
