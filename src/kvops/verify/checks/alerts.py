@@ -25,6 +25,11 @@ SINK = "drill-sink"
 """As a node names the receiver that a drill brings along."""
 ADD_CHANNEL = "add one under alerts.channels: as it is nobody is told, whatever happens"
 
+PROVE = (
+    "look whether the message of the nonce in the evidence is there, or run the gate on the node's machine, where it "
+    "has a receiver of its own"
+)
+
 
 class DrillParameters(Parameters):
     within: float = Field(default=20.0, ge=1, le=120)
@@ -32,7 +37,8 @@ class DrillParameters(Parameters):
     without_channel: Literal["warn", "fail"] = "warn"
     """What a node is that has no channel: its alerts are right and reach nobody."""
     own_sink: bool = True
-    """Have the drill tell a receiver of the gate, too. Off where the control plane is reached by a tunnel."""
+    """Have the drill tell a receiver of the gate, too. Off where the control plane is reached by a tunnel: then a
+    delivery is the node's own word, and a remark."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -76,9 +82,18 @@ async def drill(context: Context, parameters: DrillParameters) -> Outcome:
     )
     if not own:
         _nobody(parameters, at_sink, evidence)
+    took = f"{', '.join(row.channel for row in own)} took it"
+    if arrived is None:
+        warn(
+            observed=f"{took}, by the node's own word alone",
+            expected=EXPECTED,
+            remedy=PROVE,
+            n=len(done.channels),
+            **evidence,
+        )
     return Outcome(
         verdict="pass",
-        observed=f"{', '.join(row.channel for row in own)} took it{at_sink}",
+        observed=f"{took}{at_sink}",
         expected=EXPECTED,
         n=len(done.channels),
         evidence=evidence,
