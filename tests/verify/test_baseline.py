@@ -22,6 +22,8 @@ from tests.verify.made import WAIVER, report, row, series
 
 RULES = BaselineRules()
 FACTS = Facts(engine="kvops", model="words")
+MADE = ["resp.short", "perf.ttft"]
+"""Checks of the run that is compared."""
 NODE = Target(name="n", url="http://127.0.0.1:1")
 
 
@@ -185,7 +187,7 @@ def test_last_is_the_latest_good_run_of_the_same_thing(kvops_home: Path) -> None
         runs.save(msgspec.structs.replace(made, run_id=run_id))
 
     good = report(measured(a=series([1.0] * 9)))
-    assert baseline.last_good(NODE, FACTS, "smoke") is None
+    assert baseline.last_good(NODE, FACTS, "smoke", MADE) is None
     keep("20260101T000000-a", good)
     keep("20260102T000000-b", good)
     other = msgspec.structs.replace(good.target, model="other")
@@ -195,33 +197,18 @@ def test_last_is_the_latest_good_run_of_the_same_thing(kvops_home: Path) -> None
     keep("20260105T000000-e", msgspec.structs.replace(good, profile="golive"))
     keep("20260106T000000-f", report(row()))
     keep("20260107T000000-g", msgspec.structs.replace(good, target=elsewhere))
-    found = baseline.last_good(NODE, FACTS, "smoke")
+    found = baseline.last_good(NODE, FACTS, "smoke", MADE)
     assert found is not None
     assert found.run_id == "20260102T000000-b"
 
 
-def test_without_an_earlier_run_a_skipped_row_says_so() -> None:
-    made = baseline.compared(report(row()), None, RULES)
-    assert (one_row(made).verdict, made.verdict) == ("skip", "pass")
-    assert "no earlier good run" in str(one_row(made).observed)
-    assert baseline.compared(report(row("skip")), None, RULES).verdict == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("kept", "says"),
-    [
-        (report(row()), "run-a, does not count, it measured nothing"),
-        (report(measured(a=series([1.0] * 9)), row("fail", "a.b")), "it was not good: fail"),
-        (report(measured(a=series([1.0] * 9)), profile="golive"), "it is of profile golive"),
-        (report(row(), profile="golive"), "profile golive; it measured nothing"),
-    ],
-)
-def test_it_is_said_why_a_kept_run_does_not_count(
-    kept: Report, says: str, kvops_home: Path
-) -> None:
-    runs.save(msgspec.structs.replace(kept, run_id="run-a"))
-    found = one_row(baseline.compared(report(row()), None, RULES))
-    assert says in str(found.observed)
+def test_checks_that_measured_then_and_are_in_no_profile_now_are_named() -> None:
+    other = row("pass", "load.soak", samples={"x": series([1.0] * 9)})
+    before = report(measured(a=series([1.0] * 9)), other)
+    now = report(measured(a=series([1.0] * 9)))
+    facts = baseline.compared(now, before, RULES).baseline
+    assert facts is not None
+    assert "do not run now: load.soak" in "; ".join(facts.differences)
 
 
 def test_an_open_comparison_names_the_line_to_write() -> None:
@@ -252,12 +239,12 @@ def test_another_model_is_refused_unless_forced() -> None:
 def test_a_run_without_measurements_is_no_baseline(kvops_home: Path, tmp_path: Path) -> None:
     file = runs.save(report(row()))
     with pytest.raises(UsageError, match="holds no measurements"):
-        baseline.named(str(file))
+        baseline.named(str(file), MADE)
     wrong = tmp_path / "x.json"
     wrong.write_text(json.dumps({"a": 1}))
     for text, says in ((str(wrong), "no result of kvops verify"), ("2027", "no run '2027'")):
         with pytest.raises(UsageError) as caught:
-            baseline.named(text)
+            baseline.named(text, MADE)
         assert says in caught.value.message
 
 

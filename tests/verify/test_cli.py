@@ -280,6 +280,7 @@ def test_checks_are_listed_with_what_they_are_for() -> None:
         (("--resume", "last"), "no interrupted run is kept"),
         (("--resume", "last", "--profile", "smoke"), "leave --profile out"),
         (("--force-baseline",), "add --baseline RUN"),
+        (("--require-baseline",), "--require-baseline: nothing is compared"),
         (("--baseline", "nothing"), "no run 'nothing'"),
         (("--waive", "resp.short"), "each needs the other"),
         (("--waive", "resp.shot", "--reason", "x"), "did you mean resp.short?"),

@@ -48,6 +48,13 @@ ForceBaseline = Annotated[
     bool,
     typer.Option("--force-baseline", help="Compare also with a run of another model or engine."),
 ]
+RequireBaseline = Annotated[
+    bool,
+    typer.Option(
+        "--require-baseline",
+        help="For CI: a run that finds nothing to compare with is inconclusive (exit code 3), not passed.",
+    ),
+]
 Waive = Annotated[
     list[str] | None,
     typer.Option(

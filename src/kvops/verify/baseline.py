@@ -6,48 +6,55 @@ has to be shown by the interval of the shift. A comparison of what is not alike 
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import msgspec
 
 from kvops.errors import UsageError
 from kvops.telemetry.targets import Target
-from kvops.units import format_ratio
-from kvops.verify import runs
-from kvops.verify.amounts import line_for_more
+from kvops.verify import runs, words
 from kvops.verify.check import Samples
+from kvops.verify.comparison import measuring, no_row, rows_of, tolerance_of
 from kvops.verify.facts import Facts
-from kvops.verify.profile import BaselineRules, SeriesRule
-from kvops.verify.result import BaselineFacts, CheckResult, Report, concluded, exit_code
+from kvops.verify.profile import BaselineRules
+from kvops.verify.result import BaselineFacts, Report, concluded, exit_code
 from kvops.verify.resume import differences
-from kvops.verify.series import Judgement, judge, middle, pooled
-from kvops.verify.waivers import BASELINE, covering
-
-_COUNTS_ONLY = ("min_samples", "samples", "budget")
-"""Parameters that change how many values there are, and nothing of what they are."""
-_TITLE = "Not worse than before"
-_PURPOSE = "A measurement is not worse than in the last good run, by a two-sample test with a floor of what counts."
+from kvops.verify.series import judge
+from kvops.verify.waivers import covering
 
 
-def named(text: str) -> Report | None:
-    """The run that `--baseline` names; None for `last`, which is known only with the node. Raises UsageError."""
+def named(text: str, checks: Collection[str]) -> Report | None:
+    """The run that `--baseline` names; None for `last`, which is known only with the node.
+
+    `checks`: ids of what is going to run. Raises UsageError, also where none of them measured anything then.
+    """
     if text == runs.LAST:
         return None
     report = runs.find(text)
-    if not any(check.samples for check in report.checks):
+    measured = measuring(report)
+    if not measured:
         raise UsageError(
             f"--baseline {text}: run {report.run_id} holds no measurements to compare with",
             hint="name one of a profile that measures, such as golive: kvops verify runs",
         )
+    if measured.isdisjoint(checks):
+        raise UsageError(
+            f"--baseline {text}: run {report.run_id} holds measurements of {words.some(sorted(measured))}, and none of "
+            "them is going to run, so nothing would be compared",
+            hint=f"let one of them run (--profile {report.profile} has it), or leave --baseline out",
+        )
     return report
 
 
-def last_good(target: Target, facts: Facts, profile: str) -> Report | None:
-    """The latest kept run of this profile on this node, with this engine and model, that exited with 0 and measured."""
+def last_good(target: Target, facts: Facts, profile: str, checks: Collection[str]) -> Report | None:
+    """The latest kept run of this profile on this node, with this engine and model, that exited with 0 and measured
+
+    something that one of `checks` measures.
+    """
     for report in runs.reports():
-        if _is_of(report, target.name, target.url) and not _obstacles(report, facts, profile):
+        if _is_of(report, target.name, target.url) and not _obstacles(
+            report, facts, profile, checks
+        ):
             return report
     return None
 
@@ -56,14 +63,17 @@ def _is_of(report: Report, name: str, url: str) -> bool:
     return report.target.name == name or report.target.url == url
 
 
-def _obstacles(report: Report, facts: Facts, profile: str) -> list[str]:
+def _obstacles(report: Report, facts: Facts, profile: str, checks: Collection[str]) -> list[str]:
     """Why a run of the same node does not count as the last good one, in words; empty when it does."""
     found = [] if report.profile == profile else [f"it is of profile {report.profile}"]
     found += unlike(report.target, facts)
     if report.exit_code != 0:
         found.append(f"it was not good: {report.verdict}")
-    if not any(check.samples for check in report.checks):
+    measured = measuring(report)
+    if not measured:
         found.append("it measured nothing")
+    elif measured.isdisjoint(checks):
+        found.append("it measured nothing of what runs now")
     return found
 
 
@@ -71,7 +81,7 @@ def _why_none(report: Report) -> str:
     """Of the kept runs of this node the one that nearly counted, with what it lacks."""
     target = report.target
     others = [
-        (kept, _obstacles(kept, target, report.profile))
+        (kept, _obstacles(kept, target, report.profile, [check.id for check in report.checks]))
         for kept in runs.reports()
         if kept.run_id != report.run_id and _is_of(kept, target.name, target.url)
     ]
@@ -89,7 +99,7 @@ def still_open(before: Report | None, rules: BaselineRules, name: str, samples: 
             found = judge(
                 was.samples[name],
                 samples,
-                _tolerance(name, rules),
+                tolerance_of(name, rules),
                 rules.confidence,
                 rules.min_samples,
             )
@@ -119,9 +129,16 @@ def require_alike(before: Report, facts: Facts, *, force: bool) -> None:
         )
 
 
-def compared(report: Report, before: Report | None, rules: BaselineRules) -> Report:
-    """`report` with a row a series, and the verdict that follows. Without an earlier run a skipped row says so."""
-    rows = list(_rows(report, before, rules)) if before else [_nothing(report, rules)]
+def compared(
+    report: Report, before: Report | None, rules: BaselineRules, *, required: bool = False
+) -> Report:
+    """`report` with a row a series, and the verdict that follows. Where there is none, a row says why: skipped without
+    an earlier run, unless a comparison is `required`, and inconclusive where a run was named that had nothing to say.
+    """
+    rows = list(rows_of(report, before, rules)) if before else []
+    if not rows:
+        rows = [no_row(report, before, rules, required, "" if before else _why_none(report))]
+        before = None
     rows = [
         msgspec.structs.replace(row, waived=covering(report.waivers, row.id, row.verdict))
         for row in rows
@@ -147,6 +164,9 @@ def _facts(report: Report, before: Report) -> BaselineFacts:
     was, now = before.environment, report.environment
     if (was.host, was.cores) != (now.host, now.cores):
         said.append(f"run from {was.host}, {was.cores} cores then, {now.host}, {now.cores} now")
+    now_made = {check.id for check in report.checks} | set(report.left_out)
+    if gone := sorted(measuring(before) - now_made):
+        said.append(f"checks that measured then and do not run now: {words.some(gone)}")
     then = {name for check in before.checks for name in check.samples}
     new = [name for check in report.checks for name in check.samples if name not in then]
     return BaselineFacts(
@@ -156,138 +176,4 @@ def _facts(report: Report, before: Report) -> BaselineFacts:
         engine=before.target.engine,
         differences=tuple(said),
         new=tuple(new),
-    )
-
-
-def _rows(report: Report, before: Report, rules: BaselineRules) -> Iterator[CheckResult]:
-    now = {check.id: check for check in report.checks}
-    for was in before.checks:
-        check = now.get(was.id)
-        if check is None:
-            continue  # left out of this run, which the report says already
-        pairs = [_Pair(name, was, check, samples) for name, samples in was.samples.items()]
-        for name, small in _families(pairs, rules.min_samples).items():
-            pairs = [pair for pair in pairs if pair not in small]
-            yield _row(name, check, pooled([(p.before, p.after) for p in small if p.after]), rules)
-        for pair in pairs:
-            yield _row(pair.name, check, pair.obstacle() or (pair.before, pair.after), rules)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """One series then and now."""
-
-    name: str
-    was: CheckResult
-    check: CheckResult
-    before: Samples
-
-    @property
-    def after(self) -> Samples | None:
-        return self.check.samples.get(self.name)
-
-    def obstacle(self) -> str:
-        """Why the two cannot be compared; empty when they can."""
-        if self.after is None:
-            return "not measured in this run"
-        now = self.check.parameters
-        then = {key: value for key, value in self.was.parameters.items() if key not in _COUNTS_ONLY}
-        changed = [key for key, value in then.items() if value != now.get(key)]
-        if changed:
-            return f"measured with another {', '.join(changed)}"
-        if (self.before.unit, self.before.direction) != (self.after.unit, self.after.direction):
-            return f"measured in {self.before.unit} then, {self.after.unit} now"
-        return ""
-
-
-def _families(pairs: Sequence[_Pair], fewest: int) -> dict[str, list[_Pair]]:
-    """Series of one check and one name up to its last dot, each with too few values, which are enough together."""
-    found: dict[str, list[_Pair]] = {}
-    for pair in pairs:
-        if (
-            not pair.obstacle()
-            and pair.after
-            and min(_count(pair.before), _count(pair.after)) < fewest
-        ):
-            found.setdefault(pair.name.rpartition(".")[0], []).append(pair)
-    return {
-        name: small
-        for name, small in found.items()
-        if name
-        and len(small) > 1
-        and len({(p.before.unit, p.before.direction) for p in small}) == 1
-    }
-
-
-def _count(samples: Samples) -> int:
-    return len(samples.values) + samples.lost
-
-
-def _row(
-    name: str, check: CheckResult, given: str | tuple[Samples, Samples | None], rules: BaselineRules
-) -> CheckResult:
-    """`given`: the series then and now, or why they cannot be compared."""
-    rule, tolerance = _rule(name, rules), _tolerance(name, rules)
-    severity = rules.severity if rule is None or rule.severity is None else rule.severity
-    expected = f"at most {format_ratio(tolerance)} worse"
-    if isinstance(given, str) or given[1] is None:
-        found = Judgement("inconclusive", given if isinstance(given, str) else "", n=0)
-    else:
-        found = judge(given[0], given[1], tolerance, rules.confidence, rules.min_samples)
-        worse = "more" if given[0].direction == "lower" else "less"
-        expected = f"at most {format_ratio(tolerance)} {worse} than {middle(given[0])}"
-    return CheckResult(
-        id=f"{BASELINE}{name}",
-        title=_TITLE,
-        purpose=_PURPOSE,
-        area=check.area,
-        severity=severity,
-        verdict=found.verdict,
-        observed=found.observed,
-        expected=expected,
-        unit="",
-        n=found.n,
-        min_samples=rules.min_samples,
-        took_seconds=0.0,
-        parameters={"tolerance": tolerance, "confidence": rules.confidence},
-        evidence=found.evidence | {"check": check.id},
-        remedy="" if found.verdict == "pass" else _remedy(found, check),
-    )
-
-
-def _rule(name: str, rules: BaselineRules) -> SeriesRule | None:
-    return next((r for pattern, r in rules.series.items() if fnmatch.fnmatch(name, pattern)), None)
-
-
-def _tolerance(name: str, rules: BaselineRules) -> float:
-    """Relative change for the worse of this series that is put up with."""
-    rule = _rule(name, rules)
-    return rules.tolerance if rule is None or rule.tolerance is None else rule.tolerance
-
-
-def _remedy(found: Judgement, check: CheckResult) -> str:
-    if found.verdict == "inconclusive":
-        more = line_for_more(check)
-        return f"on an idle machine, or with more values, {more}for this run and a new one to compare with"
-    return "look at what changed since (kvops config history), and run again on an idle machine"
-
-
-def _nothing(report: Report, rules: BaselineRules) -> CheckResult:
-    measured = any(check.samples for check in report.checks)
-    return CheckResult(
-        id=f"{BASELINE}none",
-        title=_TITLE,
-        purpose=_PURPOSE,
-        severity=rules.severity,
-        verdict="skip",
-        observed=_why_none(report),
-        expected=None,
-        unit="",
-        n=0,
-        took_seconds=0.0,
-        parameters={},
-        evidence={},
-        remedy="this run can be the first: --baseline last finds it the next time, if it is good"
-        if measured
-        else f"profile {report.profile} measures nothing here: take one that does, such as golive",
     )

@@ -41,7 +41,7 @@ def gate(order: Order, console: Console) -> int:
     lost = outputs.deliver(report, order.asked.wanted)
     show(report, console)
     console.print(f"result: {saved}", style="dim", soft_wrap=True, highlight=False, markup=False)
-    if report.verdict == "interrupted":
+    if resume.goes_on(report):
         again = resume.command(run_id, order.asked.again())
         console.print(f"go on with: {again}", soft_wrap=True, highlight=False, markup=False)
     for error in lost:
@@ -75,7 +75,8 @@ class _Comparison:
         if order.asked.baseline is None:
             return
         if self._before is None:
-            self._before = baseline.last_good(order.target, facts, order.plan.profile.name)
+            checks = [planned.check.id for planned in order.plan.checks]
+            self._before = baseline.last_good(order.target, facts, order.plan.profile.name, checks)
         if self._before is not None:
             baseline.require_alike(self._before, facts, force=order.asked.force_baseline)
 
@@ -83,9 +84,11 @@ class _Comparison:
         return baseline.still_open(self._before, self._order.plan.profile.baseline, name, samples)
 
     def judged(self, report: Report) -> Report:
-        if self._order.asked.baseline is None or report.verdict in ("unreachable", "interrupted"):
+        asked = self._order.asked
+        if asked.baseline is None or report.verdict in ("unreachable", "interrupted"):
             return report
-        return baseline.compared(report, self._before, self._order.plan.profile.baseline)
+        rules = self._order.plan.profile.baseline
+        return baseline.compared(report, self._before, rules, required=asked.require_baseline)
 
 
 async def _run(order: Order, run_id: str, comparison: _Comparison) -> Report:
@@ -134,6 +137,7 @@ def _terms(order: Order, run_id: str, comparison: _Comparison) -> runner.Terms:
         earlier=order.earlier,
         agrees=agrees,
         still_open=comparison.still_open,
+        compares=order.asked.compares(),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.targets import Target
 from kvops.verify.api import Api
+from kvops.verify.beginning import Beginning
 from kvops.verify.facts import Facts
 from kvops.verify.prompts import PromptFitter
 
@@ -37,7 +38,12 @@ class Context:
     still_open: StillOpen = lambda name, samples: False
     """True as long as `--baseline` asks for more."""
     began: float = field(default_factory=time.time)
-    """Unix seconds."""
+    """Unix seconds; of a run that goes on after a break, those of its first part."""
+    first: Beginning | None = None
+    """The node as it was at `began`; None where that is not known."""
+    part: Beginning | None = None
+    """The node as it was when this part of the run began, at `clock`."""
+    clock: float = field(default_factory=time.monotonic)
 
     @property
     def model(self) -> str:

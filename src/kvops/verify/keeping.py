@@ -13,14 +13,17 @@ import msgspec
 
 from kvops import paths
 from kvops.units import format_bytes
+from kvops.verify.api import Refusal
 from kvops.verify.check import Artifact, Outcome
-from kvops.verify.result import CheckResult, Kept
+from kvops.verify.result import MAX_REFUSALS, CheckResult, Kept
 from kvops.verify.selection import PlannedCheck
 from kvops.verify.waivers import Waiver, covering
 
 MAX_EVIDENCE = 64 * 1024
 MAX_SERIES = 32
 MAX_ARTIFACTS = 16
+MAX_WORD = 200
+"""Characters of what a refusal says."""
 MAX_SVG = 2 * 1024 * 1024
 ARTIFACTS = "artifacts"
 
@@ -123,6 +126,17 @@ def _limited(evidence: dict[str, Any]) -> dict[str, Any]:
         kept[key] = f"left out: {format_bytes(sizes[key])}"
         sizes[key] = len(kept[key])
     return kept
+
+
+def kinds(refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    """Each kind once, in the order they were first seen; bounded."""
+    return tuple(dict.fromkeys(_short(refusal) for refusal in refusals))[:MAX_REFUSALS]
+
+
+def _short(refusal: Refusal) -> Refusal:
+    words = {name: getattr(refusal, name) for name in ("path", "code", "retry_after")}
+    cut = {name: None if text is None else plain(text[:MAX_WORD]) for name, text in words.items()}
+    return msgspec.structs.replace(refusal, **cut)
 
 
 def _kept(check: str, artifacts: Sequence[Artifact], folder: Path | None) -> Iterator[Kept]:

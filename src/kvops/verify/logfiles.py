@@ -55,13 +55,15 @@ def no_log(what_was_seen: str = "") -> NoReturn:
 
 
 def node_files(context: Context) -> list[Path]:
-    """Logs of the kvops node of this machine that is looked at, with what was rotated since it started."""
+    """Logs of the kvops node of this machine that is looked at, with what was rotated since it or the gate began."""
     record = _record(context)
     if record is None:
         return []
     folder = registry.log_file(record.name).parent
     files = [*folder.glob("node.log*"), *folder.glob("engine.log*")]
-    return sorted(file for file in files if _written_since(file, record.started_at))
+    # A node that was started anew since the gate began has written of what went before, too.
+    first = min(record.started_at, context.began)
+    return sorted(file for file in files if _written_since(file, first))
 
 
 def audit_files(context: Context) -> list[Path]:

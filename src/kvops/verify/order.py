@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvops.errors import UsageError
@@ -13,7 +14,7 @@ from kvops.telemetry.targets import Target
 from kvops.verify import baseline, needs, outputs, resume
 from kvops.verify.checks import CHECKS
 from kvops.verify.profile import is_file, load_profile
-from kvops.verify.result import Report
+from kvops.verify.result import Compares, Report
 from kvops.verify.selection import Plan, select
 from kvops.verify.waivers import Waiver, waivers
 
@@ -29,6 +30,7 @@ class Asked:
     wanted: outputs.Wanted = field(default_factory=dict)
     baseline: str | None = None
     force_baseline: bool = False
+    require_baseline: bool = False
     waive: Sequence[str] = ()
     reason: Sequence[str] = ()
     resume: str | None = None
@@ -37,18 +39,25 @@ class Asked:
     token_file: Path | None = None
     control_url: str | None = None
 
-    def again(self) -> list[tuple[str, str]]:
+    def again(self) -> list[tuple[str, ...]]:
         """Options that going on with this run needs too; the rest is in its result. Of a secret, the file's path."""
         single = {
             "--node": self.node,
-            "--baseline": self.baseline,
             "--api-key-file": self.api_key_file,
             "--token-file": self.token_file,
             "--control-url": self.control_url,
             **{f"--{kind}": where for kind, where in self.wanted.items()},
         }
         given = [(option, str(value)) for option, value in single.items() if value is not None]
-        return given + [("--allow-remote", host) for host in self.allow_remote]
+        return [*given, *(("--allow-remote", host) for host in self.allow_remote)]
+
+    def compares(self) -> Compares | None:
+        """As it can be gone on with from another folder."""
+        if self.baseline is None:
+            return None
+        path = Path(self.baseline)
+        named = str(path.resolve()) if os.path.exists(path) else self.baseline
+        return Compares(baseline=named, force=self.force_baseline, required=self.require_baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +75,7 @@ class Order:
 def prepare(asked: Asked) -> Order:
     """Raises UsageError, ConfigError, NodeNotFound before anything is sent to a node."""
     earlier = None if asked.resume is None else resume.unfinished(asked.resume)
+    asked = _compared_again(asked, earlier)
     plan = _plan(asked) if earlier is None else _plan_again(asked, earlier)
     given = waivers(
         asked.waive,
@@ -73,9 +83,7 @@ def prepare(asked: Asked) -> Order:
         [planned.check.id for planned in plan.checks],
         compares=asked.baseline is not None,
     )
-    if asked.force_baseline and asked.baseline is None:
-        raise UsageError("--force-baseline: nothing is compared", hint="add --baseline RUN")
-    before = None if asked.baseline is None else baseline.named(asked.baseline)
+    before = _baseline(asked, plan)
     outputs.require_places(asked.wanted)
     known = fleet.read()
     target = resolve(
@@ -96,6 +104,31 @@ def prepare(asked: Asked) -> Order:
         before=before,
         earlier=earlier,
     )
+
+
+def _compared_again(asked: Asked, earlier: Report | None) -> Asked:
+    """A run that goes on is compared as it was asked to be when it was started, unless this time says otherwise."""
+    if earlier is None or earlier.compares is None or asked.baseline is not None:
+        return asked
+    then = earlier.compares
+    return replace(
+        asked,
+        baseline=then.baseline,
+        force_baseline=asked.force_baseline or then.force,
+        require_baseline=asked.require_baseline or then.required,
+    )
+
+
+def _baseline(asked: Asked, plan: Plan) -> Report | None:
+    if asked.baseline is not None:
+        return baseline.named(asked.baseline, [planned.check.id for planned in plan.checks])
+    for option, given in (
+        ("--force-baseline", asked.force_baseline),
+        ("--require-baseline", asked.require_baseline),
+    ):
+        if given:
+            raise UsageError(f"{option}: nothing is compared", hint="add --baseline RUN")
+    return None
 
 
 def _plan(asked: Asked) -> Plan:

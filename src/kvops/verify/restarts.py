@@ -1,4 +1,7 @@
-"""How often a node's engine was replaced: a check that sends it something odd compares before and after."""
+"""How often a node's engine was replaced: a check that sends it something odd compares before and after.
+
+What happened between checks, and between parts of a run, `beginning` tells.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from kvops.verify.api import Refusal
+from kvops.verify.beginning import Beginning
 from kvops.verify.check import Area, Op, Samples, Value
 from kvops.verify.facts import Facts
 from kvops.verify.verdict import EXIT_CODES, RunVerdict, Severity, Verdict, overall
@@ -17,6 +19,9 @@ from kvops.verify.waivers import Waiver
 SCHEMA_VERSION = 1
 MAX_ROWS = 2000
 """Checks of a run and series compared with a baseline: far more than any run has, and as many as can be shown."""
+
+MAX_REFUSALS = 200
+"""Kinds of refusals that are kept."""
 
 # Python's $ is also before a last newline, and JSON Schema has no \Z.
 RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$(?!\n)")]
@@ -90,6 +95,15 @@ class BaselineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Series of this run that the other does not have."""
 
 
+class Compares(msgspec.Struct, frozen=True, kw_only=True):
+    """The comparison that a run was asked for: going on with it makes it, too."""
+
+    baseline: str
+    """As `--baseline` takes it."""
+    force: bool = False
+    required: bool = False
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     run_id: RunId
@@ -114,6 +128,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     baseline: BaselineFacts | None = None
     resumed_at: tuple[str, ...] = ()
     """When the run was taken up again, after each interruption."""
+    beginning: Beginning | None = None
+    """The node when the first part of the run began."""
+    refusals: Annotated[tuple[Refusal, ...], Meta(max_length=MAX_REFUSALS)] = ()
+    """Each kind of 429 and 503 that the node has given to the gate, in all parts of the run."""
+    compares: Compares | None = None
     verdict: RunVerdict
     exit_code: int
     partial: bool = False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
 
 from kvops.errors import UsageError
 from kvops.telemetry.targets import Target
@@ -26,7 +29,7 @@ _FACTS = {
 def unfinished(text: str) -> Report:
     """The kept run that `--resume` names; `last` is the latest interrupted one. Raises UsageError."""
     if text == runs.LAST:
-        found = next((one for one in runs.reports() if one.verdict == "interrupted"), None)
+        found = next((one for one in runs.reports() if goes_on(one)), None)
         if found is None:
             raise UsageError(
                 "no interrupted run is kept", hint="kvops verify runs lists what there is"
@@ -34,13 +37,39 @@ def unfinished(text: str) -> Report:
         _require_ended(found)
         return found
     report = runs.find(text)
-    if report.verdict != "interrupted":
+    if not goes_on(report):
         raise UsageError(
             f"run {report.run_id} is not interrupted, its verdict is {report.verdict}",
             hint="start a new one: leave --resume out",
         )
     _require_ended(report)
     return report
+
+
+def goes_on(report: Report) -> bool:
+    """Whether a run can be taken up again: it was stopped, or its node was not there when it was taken up before."""
+    return report.verdict == "interrupted" or (
+        report.verdict == "unreachable" and bool(report.checks)
+    )
+
+
+def began(earlier: Report) -> float:
+    """Unix seconds at which the first part of a run began. Raises UsageError."""
+    try:
+        return datetime.fromisoformat(earlier.started_at).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"run {earlier.run_id} does not say when it began: started_at {earlier.started_at[:40]!r}",
+            hint="start a new one: leave --resume out",
+        ) from None
+
+
+def known(earlier: Report | None, now: Facts) -> Facts:
+    """What a node says of itself, and what it does not say now as the first part of the run has heard it."""
+    if earlier is None:
+        return now
+    said = msgspec.structs.asdict(now)
+    return Facts(**{name: value or getattr(earlier.target, name) for name, value in said.items()})
 
 
 def _require_ended(report: Report) -> None:
@@ -112,7 +141,7 @@ def _require_none(earlier: Report, differs: Sequence[str]) -> None:
         )
 
 
-def command(run_id: str, options: Sequence[tuple[str, str]]) -> str:
+def command(run_id: str, options: Sequence[Sequence[str]]) -> str:
     """What to type to go on."""
     words = ["kvops", "verify", "--resume", run_id]
     return shlex.join([*words, *(word for option in options for word in option)])

@@ -14,22 +14,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-import httpx
 import msgspec
 
 from kvops import __version__
-from kvops.errors import KvopsError, NodeError, NodeUnauthorized, NodeUnreachable
+from kvops.errors import NodeUnreachable
 from kvops.telemetry.clients.base import NodeClient
 from kvops.telemetry.targets import Target
-from kvops.units import format_duration
-from kvops.verify import keeping, needs
+from kvops.verify import beginning, keeping, resume
 from kvops.verify.addressed import addressed
 from kvops.verify.api import Api
-from kvops.verify.check import Finding, Outcome
+from kvops.verify.check import Outcome
 from kvops.verify.context import Context, StillOpen
+from kvops.verify.ending import outcome_of
 from kvops.verify.facts import Facts, discover
-from kvops.verify.prompts import CannotFit
-from kvops.verify.result import CheckResult, Environment, Report, TargetFacts, concluded, exit_code
+from kvops.verify.result import (
+    CheckResult,
+    Compares,
+    Environment,
+    Report,
+    TargetFacts,
+    concluded,
+    exit_code,
+)
 from kvops.verify.selection import LeftOut, PlannedCheck
 from kvops.verify.verdict import RunVerdict
 from kvops.verify.waivers import Waiver, covering
@@ -63,6 +69,7 @@ class Terms:
     """Raises when the node is not the one it was."""
     still_open: StillOpen = lambda name, samples: False
     """Whether a series needs more samples to be compared."""
+    compares: Compares | None = None
 
 
 async def run(
@@ -79,21 +86,12 @@ async def run(
 
     Raises NodeUnauthorized when the API key is refused, and what `terms.agrees` raises.
     """
-    gate = _Run(target, profile, checks, left_out, terms)
     api = Api(target)
+    gate = _Run(target, profile, checks, left_out, terms, api)
     try:
-        gate.facts = await discover(api, node)
+        gate.facts = resume.known(terms.earlier, await discover(api, node))
         terms.agrees(gate.facts)
-        context = Context(
-            target=target,
-            api=api,
-            node=node,
-            facts=gate.facts,
-            folder=terms.folder,
-            allow_remote=terms.allow_remote,
-            still_open=terms.still_open,
-        )
-        await _run_checks(context, gate, progress, ended)
+        await _run_checks(await _context(gate, node), gate, progress, ended)
     except NodeUnreachable as error:
         return gate.report("unreachable", reason=str(error))
     except asyncio.CancelledError:
@@ -104,6 +102,25 @@ async def run(
     finally:
         await api.aclose()
     return gate.report(concluded(gate.results))
+
+
+async def _context(gate: _Run, node: NodeClient | None) -> Context:
+    """Whatever is compared with the beginning of the run is compared with that of its first part."""
+    part, earlier = await beginning.seen(node), gate.terms.earlier
+    if gate.first is None and not (earlier and earlier.checks):
+        gate.first = part
+    return Context(
+        target=gate.target,
+        api=gate.api,
+        node=node,
+        facts=gate.facts,
+        folder=gate.terms.folder,
+        allow_remote=gate.terms.allow_remote,
+        still_open=gate.terms.still_open,
+        began=part.at if earlier is None else resume.began(earlier),
+        first=gate.first,
+        part=part,
+    )
 
 
 def _waived(result: CheckResult, terms: Terms) -> CheckResult:
@@ -122,11 +139,16 @@ class _Run:
         checks: Sequence[PlannedCheck],
         left_out: LeftOut,
         terms: Terms,
+        api: Api,
     ) -> None:
         self.target, self.profile, self.checks, self.terms = target, profile, checks, terms
         self.run_id = terms.run_id or new_id()
         self.left_out = dict(left_out)
-        self.facts = Facts()
+        self.api = api
+        self.facts = resume.known(terms.earlier, Facts())
+        self.first = terms.earlier.beginning if terms.earlier else None
+        if terms.earlier:
+            api.refusals.extend(terms.earlier.refusals)
         earlier = terms.earlier.checks if terms.earlier else ()
         self.results = [_waived(result, terms) for result in earlier]
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -164,6 +186,9 @@ class _Run:
             left_out=self.left_out,
             waivers=self.terms.waivers,
             resumed_at=self.resumed,
+            beginning=self.first,
+            refusals=keeping.kinds(self.api.refusals),
+            compares=self.terms.compares,
             partial=bool(self.left_out) or len(done) < len(self.checks),
             verdict=verdict,
             exit_code=exit_code(verdict),
@@ -190,7 +215,7 @@ async def _run_checks(context: Context, gate: _Run, progress: Progress, ended: E
             outcome = _not_run(stopped_by)
         else:
             progress(index, planned)
-            outcome = addressed(await _outcome(planned, context), context)
+            outcome = addressed(await outcome_of(planned, context), context)
         took = 0.0 if stopped_by else time.monotonic() - clock
         terms = gate.terms
         result = keeping.row(
@@ -212,72 +237,6 @@ def _stops(planned: PlannedCheck, result: CheckResult) -> bool:
     return planned.entry.stop_on_fail and failed
 
 
-async def _outcome(planned: PlannedCheck, context: Context) -> Outcome:
-    """Every exception has a verdict: what the node did is a fail, what the check did an error."""
-    limit = planned.entry.timeout
-    try:
-        await needs.met(planned.check, context)
-        async with asyncio.timeout(limit):
-            return await planned.check.run(context, planned.parameters)
-    except Finding as finding:
-        return finding.outcome
-    except CannotFit as unfit:
-        return _open(unfit.reason, unfit.remedy)
-    except TimeoutError:
-        return await _silent(context, f"not finished within {format_duration(limit)}")
-    except httpx.TimeoutException as error:
-        return await _silent(context, f"no answer to {_where(error)} in time")
-    except httpx.TransportError as error:
-        return _lost(f"connection lost at {_where(error)}: {_words(error)}", "the node went away")
-    except NodeUnreachable as error:
-        return _lost(error.message, "the control plane does not answer")
-    except NodeUnauthorized as error:
-        return _open(error.message, error.hint)
-    except NodeError as error:
-        return _lost(error.message, error.hint or "the node broke the protocol")
-    except Exception as error:
-        return _broken(f"{type(error).__name__}: {_words(error)}")
-
-
-async def _silent(context: Context, what: str) -> Outcome:
-    """Slow and hung look alike from here; `/livez`, which is about progress, tells them apart."""
-    try:
-        status = (await context.api.get("/livez", within=5)).status
-    except httpx.TransportError:
-        status = None
-    if status in (200, 404):
-        return _open(
-            what, "the node moves but slowly: free its machine, or raise the timeout in the profile"
-        )
-    return _lost(f"{what}; /livez {status or 'does not answer'}", "the node hangs")
-
-
-def _lost(what: str, why: str) -> Outcome:
-    remedy = f"{why}: see kvops node logs, and kvops node status"
-    return Outcome(verdict="fail", observed=what, expected="an answer", remedy=remedy)
-
-
-def _open(what: str, remedy: str) -> Outcome:
-    return Outcome(verdict="inconclusive", observed=what, expected="a result", remedy=remedy)
-
-
-def _broken(what: str) -> Outcome:
-    remedy = "the check itself broke: report it with the result file"
-    return Outcome(verdict="error", observed=what, expected="a result", remedy=remedy)
-
-
 def _not_run(cause: str) -> Outcome:
     reason = f"not run, because {cause} failed"
     return Outcome(verdict="inconclusive", observed=reason, expected="a result", n=0)
-
-
-def _where(error: httpx.RequestError) -> str:
-    try:
-        return f"{error.request.method} {error.request.url.path}"
-    except RuntimeError:
-        return "the node"
-
-
-def _words(error: Exception) -> str:
-    text = error.message if isinstance(error, KvopsError) else str(error)
-    return " ".join(text.split())[:200] or type(error).__name__

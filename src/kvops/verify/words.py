@@ -112,7 +112,7 @@ def _because(report: Report) -> str:
     open_ones = _naming("undecided", report, ("inconclusive", "error"))
     if open_ones or not report.checks:
         return open_ones or _MEANING["inconclusive"]
-    return f"nothing could be looked at: {_some([check.id for check in report.checks])}"
+    return f"nothing could be looked at: {some([check.id for check in report.checks])}"
 
 
 def _passed(report: Report) -> list[str]:
@@ -127,14 +127,14 @@ def _passed(report: Report) -> list[str]:
     else:
         said = f"{len(good)} of {len(own)} required checks{ran} passed"
     remarks = [c.id for c in report.checks if c.verdict not in ("pass", "skip") and not c.waived]
-    return [said, *([f"with remarks: {_some(remarks)}"] if remarks else [])]
+    return [said, *([f"with remarks: {some(remarks)}"] if remarks else [])]
 
 
 def _missed(report: Report) -> list[str]:
     """What a pass does not speak of: what was skipped, and a comparison with nothing."""
     skipped = [c for c in report.checks if c.verdict == "skip" and c.severity == "required"]
     ids = [check.id for check in skipped if check.id != NOT_COMPARED]
-    many = f"{len(ids)} could not be looked at, each says what it needs: {_some(ids)}"
+    many = f"{len(ids)} could not be looked at, each says what it needs: {some(ids)}"
     said = [many] if ids else []
     said += [f"not compared: {observed(c)}" for c in skipped if c.id == NOT_COMPARED]
     return said
@@ -185,11 +185,11 @@ def waiver(check: CheckResult) -> str:
 
 def left_out(report: Report) -> list[str]:
     """Lines on what of the profile was not run, and why."""
-    lines = [f"not run: {_some(report.not_run)}"] if report.not_run else []
+    lines = [f"not run: {some(report.not_run)}"] if report.not_run else []
     for option in ("--only", "--skip"):
         ids = [name for name, by in report.left_out.items() if by == option]
         if ids:
-            lines.append(f"left out by {option}: {_some(ids)}")
+            lines.append(f"left out by {option}: {some(ids)}")
     unused = {waiver.id for waiver in report.waivers} - {check.id for check in report.waived}
     if unused:
         lines.append(f"waived, but there was nothing to waive: {', '.join(sorted(unused))}")
@@ -208,7 +208,7 @@ def baseline(report: Report) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _some(ids: Sequence[str]) -> str:
+def some(ids: Sequence[str]) -> str:
     """All where they can be read at a glance; the result file has them anyway."""
     if len(ids) <= _LISTED:
         return ", ".join(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ import msgspec
 from pydantic import Field
 
 from kvops.telemetry.snapshot import Known, NodeSnapshot
+from kvops.verify import beginning
+from kvops.verify.beginning import Since
 from kvops.verify.check import Check, Outcome, Parameters, require, warn
 from kvops.verify.context import Context
 from kvops.verify.logfiles import Line, entry_of, lines_of, log_files, no_log, started_at
@@ -56,7 +59,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 async def clean(context: Context, parameters: LogParameters) -> Outcome:
     files = log_files(context, parameters.log_file)
-    if not files:
+    snapshot = None if context.node is None else await context.node.snapshot()
+    since_then = _since(context, snapshot)
+    if not files and not since_then.faults:
         no_log()
     read, faults = _scan(files, parameters.storm)
     # A time in the log has whole seconds in many engines.
@@ -65,15 +70,19 @@ async def clean(context: Context, parameters: LogParameters) -> Outcome:
     before = [
         f for f in faults if f not in now and (f.at is None or since is None or f.at >= since)
     ]
+    told = [*([_counted(now)] if now else []), *since_then.faults]
     require(
-        not now,
-        observed=f"since the gate began: {_counted(now)}",
+        not told,
+        observed=f"since the gate began: {', '.join(told)}",
         expected=EXPECTED,
-        remedy=f"read {now[0].file if now else ''} at the lines that the evidence names: kvops node logs",
-        n=read,
+        remedy=f"read {now[0].file} at the lines that the evidence names: kvops node logs"
+        if now
+        else "read what the node's log says of it: kvops node logs",
+        n=max(read, 1),
         faults=_listed(now),
+        lives=since_then.faults,
     )
-    remarks = await _remarks(context, parameters)
+    remarks = [*since_then.remarks, *_remarks(snapshot, parameters)]
     if before:
         remarks.append(f"before the gate began: {_counted(before)}")
     if remarks:
@@ -154,10 +163,15 @@ def skeleton(text: str) -> str | None:
     return _DIGITS.sub("#", text)[:200] if _STORMY.search(text) else None
 
 
-async def _remarks(context: Context, parameters: LogParameters) -> list[str]:
-    if context.node is None:
-        return []
-    return counter_remarks(await context.node.snapshot(), parameters.preemption_ratio)
+def _since(context: Context, snapshot: NodeSnapshot | None) -> Since:
+    if context.first is None or context.part is None:
+        return Since()
+    now, elapsed = beginning.of(snapshot), time.monotonic() - context.clock
+    return beginning.since(context.first, context.part, now, elapsed)
+
+
+def _remarks(snapshot: NodeSnapshot | None, parameters: LogParameters) -> list[str]:
+    return [] if snapshot is None else counter_remarks(snapshot, parameters.preemption_ratio)
 
 
 def counter_remarks(snapshot: NodeSnapshot, preemption_ratio: float) -> list[str]:
