@@ -83,7 +83,7 @@ def applied(before: LoadedConfig, wanted: LoadedConfig) -> LoadedConfig:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         raise error_of([bad_value(dict(each), origins) for each in found]) from None
-    return LoadedConfig(config, origins, wanted.document, wanted.overrides)
+    return LoadedConfig(config, origins, wanted.document, wanted.overrides, before.file)
 
 
 def plain(config: NodeConfig) -> dict[str, Any]:

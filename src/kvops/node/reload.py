@@ -26,9 +26,10 @@ from kvops.config.next_start import (
 )
 from kvops.config.schema import NodeConfig
 from kvops.config.settings import Settings
-from kvops.errors import ConfigError, InvalidRequest, NotStored, RequestError
+from kvops.errors import ConfigError, InvalidRequest, NotStored
 
 _ORIGIN = "reload"
+_LOOK_SECONDS = 0.25
 
 log = structlog.get_logger("kvops.reload")
 
@@ -62,7 +63,10 @@ class Outcome:
 
 
 class Reload:
-    """`not_ready` is why there is no engine to tell, as an error; None while there is one."""
+    """Also while an engine loads or is replaced: who goes back may do so because it dies of what is in force.
+
+    `ready`: whether an engine serves.
+    """
 
     def __init__(
         self,
@@ -70,12 +74,13 @@ class Reload:
         history: History,
         version: Version,
         parts: Sequence[Part],
-        not_ready: Callable[[], RequestError | None],
+        ready: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._history = history
         self._parts = parts
-        self._not_ready = not_ready
+        self._ready = ready
+        self._confirming: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self.version = version
         """Applied last."""
@@ -83,7 +88,7 @@ class Reload:
         """What that version says and is not in force."""
 
     async def apply(self, document: Mapping[str, Any], author: str, note: str = "") -> Outcome:
-        """Raises InvalidRequest for what is wrong in it, NotStored, and NotReady without an engine."""
+        """Raises InvalidRequest for what is wrong in it, and NotStored."""
         async with self._one_at_a_time:
             return await self._apply(document, author, note)
 
@@ -98,14 +103,13 @@ class Reload:
             return await self._apply(document, author, note, restores=target.origin)
 
     async def confirm(self) -> None:
-        """A node is ready with all of the version."""
-        await asyncio.to_thread(self._mark_good, self.version)
+        """A node is ready with all of the version, unless a restart is needed for that."""
+        if not self.restart_needed:
+            await asyncio.to_thread(self._mark_good, self.version)
 
     async def _apply(
         self, document: Mapping[str, Any], author: str, note: str, restores: int | None = None
     ) -> Outcome:
-        if reason := self._not_ready():
-            raise reason
         before = self._settings.loaded
         with _refused():
             wanted = self._load(document)
@@ -131,9 +135,22 @@ class Reload:
             next_start=await asyncio.to_thread(next_start, wanted, self._history.current_file),
         )
         _tell(outcome)
-        if not self.restart_needed:
-            await self.confirm()
+        await self._confirm_in_time()
         return outcome
+
+    async def _confirm_in_time(self) -> None:
+        """Now, or once an engine serves."""
+        if self._confirming is not None:
+            self._confirming.cancel()
+        if self._ready():
+            await self.confirm()
+        else:
+            self._confirming = asyncio.create_task(self._confirm_later())
+
+    async def _confirm_later(self) -> None:
+        while not self._ready():  # noqa: ASYNC110 (nobody tells of a replaced engine)
+            await asyncio.sleep(_LOOK_SECONDS)
+        await self.confirm()
 
     def _load(self, document: Mapping[str, Any]) -> LoadedConfig:
         """A file that gives no name is this node's; one of another node is a mistake. Raises ConfigError."""

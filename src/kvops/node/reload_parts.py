@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kvops.config.history import History
 from kvops.config.schema import NodeConfig
 from kvops.config.settings import Settings
+from kvops.errors import ConfigError
 from kvops.node.logs import set_level
 from kvops.node.orders import set_tenants
 from kvops.node.quotas import with_quotas
@@ -28,21 +29,32 @@ def reload_of(
         settings,
         history,
         begin(history, settings.loaded, report),
-        (TenantBounds(supervisor), KeptResults(results, settings.config), LogLevel(), *others),
-        lambda: None if supervisor.state == "ready" else supervisor.why_not_ready(),
+        (
+            TenantBounds(supervisor, settings),
+            KeptResults(results, settings.config),
+            LogLevel(),
+            *others,
+        ),
+        lambda: supervisor.state == "ready",
     )
 
 
 class TenantBounds:
     """The engine's, and those of engines to come."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, settings: Settings) -> None:
         self._supervisor = supervisor
+        self._settings = settings
 
     def check(self, config: NodeConfig) -> None:
+        told = set_tenants(config)
         if self._supervisor.info is not None:
-            told = set_tenants(config)
             with_quotas(self._supervisor.info, told.tenants, told.default_tenant)
+        elif told != set_tenants(self._settings.config):
+            raise ConfigError(
+                "tenants: quotas cannot be held to a pool that the first engine is still to make",
+                hint="apply it again when the node is ready, or stop the node and apply it then",
+            )
 
     def take(self, config: NodeConfig) -> None:
         self._supervisor.set_tenants(set_tenants(config))
