@@ -201,7 +201,7 @@ def _check_keys_file(config: NodeConfig, origins: Mapping[str, str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from kvops.config.kinds import FilePath, Text
+from kvops.config.kinds import FilePath, OneHost, Text
 from kvops.units import parse_duration, parse_size
 
 Seconds = Annotated[
@@ -50,7 +50,8 @@ class Server(Section):
     """Address of the data plane. Any but a loopback address asks for API keys."""
     port: Port = 8000
     """0 picks a free port."""
-    control_host: Text = "127.0.0.1"
+    control_host: OneHost = "127.0.0.1"
+    """One address: a request must name it. Off loopback its token goes over the network in clear text."""
     control_port: Port = 8001
     api_keys_file: FilePath | None = None
     """YAML list of `{id, tenant, sha256}` (`kvops keys`); the keys themselves are nowhere on disk."""

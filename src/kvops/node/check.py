@@ -13,7 +13,14 @@ import structlog
 from kvops.config.schema import NodeConfig
 from kvops.errors import KvopsError, NodeStartError
 from kvops.node.alerting import checked
-from kvops.node.check_files import check_access, check_disk, check_folders, check_port, runs
+from kvops.node.check_files import (
+    check_access,
+    check_control,
+    check_disk,
+    check_folders,
+    check_port,
+    runs,
+)
 from kvops.node.check_gpu import check_gpu, check_gpu_memory
 from kvops.node.check_machine import (
     check_clock,
@@ -70,6 +77,7 @@ CHECKS: dict[str, Check] = {
     "alerts": _alerts,
     "port": lambda config: check_port(config, "port"),
     "control port": lambda config: check_port(config, "control_port"),
+    "control plane": check_control,
     "clock": check_clock,
     "descriptors": check_descriptors,
     "memory policy": check_memory_policy,

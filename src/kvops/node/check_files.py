@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvops import paths, registry
+from kvops.config.load import is_loopback
 from kvops.config.schema import NodeConfig
 from kvops.errors import NodeStartError
 from kvops.node.access import Access
@@ -80,6 +81,16 @@ def check_port(config: NodeConfig, name: Literal["port", "control_port"]) -> Loo
         return Looked("skip", f"the node {config.name} runs, and has its ports")
     bind(host, port, f"server.{name} ({_OPTIONS[name]})").close()
     return Looked("pass", f"{host}:{port} is free")
+
+
+def check_control(config: NodeConfig) -> Looked:
+    """The control plane has no TLS, and whoever has its token has the node."""
+    host = config.server.control_host
+    if not is_loopback(host):
+        what = f"server.control_host = {host!r}: the admin token and all it reads go over the network in clear text"
+        remedy = "server.control_host: 127.0.0.1, and reach it through an SSH tunnel"
+        return Looked("warn", what, remedy)
+    return Looked("pass", "on loopback only")
 
 
 def runs(config: NodeConfig) -> bool:

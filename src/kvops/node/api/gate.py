@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -129,12 +131,7 @@ def by_api_key(keys: Identifies) -> Callable[[Scope, Headers], None]:
 
 def by_admin_token(token: AdminToken, host: str, port: int) -> Callable[[Scope, Headers], None]:
     """A known Host (against DNS rebinding), no Origin (no browser), then the token."""
-    names = (
-        {"localhost", "127.0.0.1", "[::1]"}
-        if is_loopback(host)
-        else {f"[{host}]" if ":" in host else host}
-    )
-    hosts = {f"{name}:{port}" for name in names}
+    hosts = {f"{name}:{port}" for name in _names_of(host)}
 
     def admit(scope: Scope, headers: Headers) -> None:
         if len(headers.getlist("host")) != 1 or headers["host"].lower() not in hosts:
@@ -146,3 +143,13 @@ def by_admin_token(token: AdminToken, host: str, port: int) -> Callable[[Scope, 
         scope["state"]["operator"] = True
 
     return admit
+
+
+def _names_of(host: str) -> set[str]:
+    """What a client may call it: as the setting does, and by each of its addresses. An address cannot be rebound."""
+    found = {host.lower()}
+    with contextlib.suppress(OSError):
+        found |= {str(row[4][0]) for row in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    if is_loopback(host):
+        found |= {"localhost", "127.0.0.1", "::1"}
+    return {f"[{name}]" if ":" in name else name for name in found}
