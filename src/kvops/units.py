@@ -41,6 +41,8 @@ def _parse(text: str | int | float, table: dict[str, float] | dict[str, int], wa
         if not 0 <= text < 1e18:
             raise ValueError(f"expected {wanted}, got {text}")
         return text
+    if not isinstance(text, str):
+        raise ValueError(f"expected {wanted}, got {text!r}")
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2].lower() not in table:
         raise ValueError(f"expected {wanted}, got {text!r}")

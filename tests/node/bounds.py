@@ -248,6 +248,8 @@ ELSEWHERE = {
     "running at once": "test_lifecycle.py::test_queue_full_and_queue_timeout",
     "waiting (preempted ones too), beyond what fits into free batch slots and blocks":
         "test_answers.py::test_the_queue_counts_what_waits_beyond_the_free_slots",
+    "in the node at once, running and waiting, all classes":
+        "test_concurrent_bound.py::test_the_bound_is_of_all_that_is_in_the_node",
     "time in the queue": "test_lifecycle.py::test_queue_full_and_queue_timeout",
     "time of a request": "test_lifecycle.py::test_request_timeout_is_a_status_or_the_last_event",
     "time for a chat template": "test_rendering.py::test_a_hung_template_fails_alone_and_keeps_its_turn",

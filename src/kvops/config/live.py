@@ -18,6 +18,7 @@ from kvops.config.schema import NodeConfig
 
 LIVE = (
     "runtime.result_store",
+    "runtime.max_concurrent_requests",
     "runtime.max_queue",
     "runtime.queue_timeout",
     "runtime.request_timeout",

@@ -18,8 +18,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvops.config.environment import KEY_VARIABLES, from_environment
-from kvops.config.faults import Fault, bad_value, error_of, no_json, unknown_key
+from kvops.config.faults import Fault, bad_value, both_spellings, error_of, no_json, unknown_key
 from kvops.config.files import beside, read_yaml
+from kvops.config.foreign import respelled
 from kvops.config.keys import leaf_keys, map_paths, nested, sections
 from kvops.config.plain import not_plain
 from kvops.config.schema import NodeConfig
@@ -100,10 +101,10 @@ def load_document(
 def check_document(document: Mapping[str, Any], origin: str) -> None:
     """What can be said of settings without the machine that they are for. Raises ConfigError."""
     _deny_no_json(document, origin)
-    given = dict(flat(document))
+    given, twice = respelled(dict(flat(document)))
     origins = dict.fromkeys(given, origin)
     faults = [unknown_key(key, origin) for key in given if key not in leaf_keys()]
-    faults += _pool_faults(_Layer(given, origins))
+    faults += [*both_spellings(twice, origin), *_pool_faults(_Layer(given, origins))]
     known = {key: value for key, value in given.items() if key in leaf_keys()}
     faults += _build(known, origins)[1]
     if faults:
@@ -147,13 +148,14 @@ def _layers(
     document: Mapping[str, Any], origin: str, overrides: Mapping[str, Any]
 ) -> tuple[list[_Layer], list[Fault]]:
     """The weakest first."""
-    file, environment = dict(flat(document)), from_environment(os.environ)
+    file, twice = respelled(dict(flat(document)))
+    environment = from_environment(os.environ)
     layers = [
         _Layer(file, dict.fromkeys(file, origin)),
         _Layer(environment.values, environment.origins),
         _Layer(overrides, dict.fromkeys(overrides, "command line")),
     ]
-    return layers, environment.faults
+    return layers, [*both_spellings(twice, origin), *environment.faults]
 
 
 def flat(mapping: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -65,6 +65,17 @@ class Server(Section):
 class Model(Section):
     name: Text = "smollm2-135m"
     """Name of a pulled model, or a path to a folder or .gguf file."""
+    version: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[0-9a-f]{7,64}$",
+                description="the revision that `kvops model list` shows, in quotes: 7 to 64 hex digits",
+            ),
+        ]
+        | None
+    ) = None
+    """The revision that it must have, so that no start serves other weights. Default: whatever is there."""
     weights_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     """float32 is exact; int8 (on CPUs with AVX2) is 4 times smaller and about as much faster."""
     max_context_length: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
@@ -115,6 +126,9 @@ class Runtime(Section):
     """Compute threads; by default one a core."""
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
     """Requests that run at once."""
+    max_concurrent_requests: Annotated[int, Field(ge=1, le=200_000)] | None = None
+    """Requests that may be in the node, running and waiting, of all classes together; one more gets 429 queue_full.
+    Default: no bound beside max_batch_size and max_queue."""
     max_batched_tokens: Annotated[int, Field(ge=16, le=65536)] = 512
     """Tokens in one step."""
     max_prefill_tokens: Annotated[int, Field(ge=1, le=65536)] | None = None
@@ -276,6 +290,8 @@ class NodeConfig(Section):
             description="lower-case letters, digits, . _ - (at most 63, a letter or digit first)",
         ),
     ] = "node"
+    engine: Literal["builtin"] = "builtin"
+    """Who computes: the node's own engine."""
     server: Server = Server()
     model: Model = Model()
     kv_cache: KvCache = KvCache()

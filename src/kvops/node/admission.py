@@ -121,6 +121,7 @@ class Admission:
     def _submit(self, generation: Generation, work: Work) -> None:
         submits = work.submits()
         self.quarantine.check(submits, self._in_engine())
+        self._check_number(len(submits))
         self._check_queue(submits)
         self._check_tenant(work.tenant, len(submits))
         generation.submit(
@@ -128,6 +129,15 @@ class Admission:
             queue_timeout=self._runtime.queue_timeout,
             request_timeout=self._runtime.request_timeout,
         )
+
+    def _check_number(self, wanted: int) -> None:
+        most, here = self._runtime.max_concurrent_requests, sum(1 for _ in self.choices())
+        if most is not None and here + wanted > most:
+            raise QueueFull(
+                f"{here} requests are in the node and {wanted} more asked for; "
+                f"runtime.max_concurrent_requests allows {most}.",
+                hint="Try again later." if wanted <= most else f"Ask for at most {most} at once.",
+            )
 
     def _check_queue(self, wanted: list[Submit]) -> None:
         """Only those of the same or a better class count: a lower one cannot fill the queue of a higher one."""

@@ -30,7 +30,7 @@ from kvops.node.check_machine import (
     check_torch,
 )
 from kvops.node.finding import Finding, Looked, failed
-from kvops.node.preflight import check_memory, check_model
+from kvops.node.preflight import check_memory, check_model, check_version
 
 if TYPE_CHECKING:
     from kvops.models.store import StoredModel
@@ -45,6 +45,7 @@ def _model(config: NodeConfig) -> Looked:
     from kvops.models.store import resolve
 
     model = resolve(config.model.name)
+    check_version(config, model.revision)
     check_model(config, model.path)
     return Looked("pass", f"{model.name} at {model.path}")
 

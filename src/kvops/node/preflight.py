@@ -40,6 +40,16 @@ def check_model(config: NodeConfig, model: Path) -> None:
         )
 
 
+def check_version(config: NodeConfig, revision: str) -> None:
+    """Raises ConfigError where the model's files are not those that are asked for."""
+    asked = config.model.version
+    if asked is not None and not (revision.startswith(asked) or asked.startswith(revision)):
+        raise ConfigError(
+            f"model.version = {asked!r}: {config.model.name} is at revision {revision}",
+            hint=f"pull that revision again, or write model.version: '{revision}'",
+        )
+
+
 def check_memory(config: NodeConfig, model: Path, memory: Memory | None = None) -> Looked:
     """By what is needed at least; the engine counts again, to the byte. `memory`: of a GPU, else the host's.
 
