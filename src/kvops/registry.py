@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +16,8 @@ from kvops.errors import NodeNotFound, UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _TAIL_BYTES = 64 * 1024
+SERVICE_HOME = Path("/var/lib/kvops")
+"""KVOPS_HOME of `configs/systemd/kvops-node@.service`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -169,12 +172,29 @@ def _failure(lines: list[bytes]) -> str:
     return ""
 
 
+def nothing_found(what: str) -> NodeNotFound:
+    """No node, and where we looked; with those that do run there, else the last failure or how to start one."""
+    names = ", ".join(record.name for record in running())
+    start = last_failure() or "start one: kvops node start --model smollm2-135m --detach"
+    hint = f"those that run: {names}" if names else start
+    return NodeNotFound(
+        f"{what} (looked in {paths.nodes_dir()})", hint="; ".join([hint, *_of_services()])
+    )
+
+
+def _of_services() -> list[str]:
+    """The nodes of the systemd unit have a user and a home of their own."""
+    home = Path(os.environ.get("KVOPS_HOME", "/")).absolute()
+    if not SERVICE_HOME.is_dir() or home == SERVICE_HOME:
+        return []
+    return [f"nodes of systemd: sudo -u kvops KVOPS_HOME={SERVICE_HOME} kvops node status"]
+
+
 def the_only_one() -> NodeRecord:
     """The default target. Raises NodeNotFound without a node, UsageError with several."""
     records = running()
     if not records:
-        hint = last_failure() or "start one: kvops node start --model smollm2-135m"
-        raise NodeNotFound("no node runs on this machine", hint=hint)
+        raise nothing_found("no node runs on this machine")
     if len(records) > 1:
         names = ", ".join(record.name for record in records)
         raise UsageError(f"several nodes run here: {names}", hint="name one with --node")

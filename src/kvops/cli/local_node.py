@@ -29,13 +29,9 @@ def find(node: str | None) -> NodeRecord:
 
 
 def nothing_runs(what: str) -> NodeNotFound:
-    """With those that do run, else how to start one."""
     from kvops import registry
-    from kvops.errors import NodeNotFound
 
-    names = ", ".join(record.name for record in registry.running())
-    start = registry.last_failure() or "start one: kvops node start --detach"
-    return NodeNotFound(what, hint=f"those that run: {names}" if names else start)
+    return registry.nothing_found(what)
 
 
 def call(
