@@ -244,6 +244,11 @@ ELSEWHERE = {
         "test_slow_clients.py::test_a_body_that_goes_on_after_its_answer_is_not_read_for_ever",
     "connections": "test_listener.py::test_connections_over_the_bound_are_told_and_closed",
     "TLS handshake": "test_tls.py::test_who_never_begins_the_handshake_is_cut_and_counts_till_then",
+    "a prompt as token ids": "test_bounds.py::test_a_prompt_of_token_ids_has_a_bound_before_any_other",
+    "control plane: `author`, `note`, `rule`, `by`, `reason`, `sink`":
+        "test_bounds_complete.py::test_the_words_and_times_of_the_control_plane",
+    "control plane: `seconds` of a silence, `timeout` of a drill":
+        "test_bounds_complete.py::test_the_words_and_times_of_the_control_plane",
     "API keys": "test_bounds.py::test_the_bound_of_a_keys_file",
     "running at once": "test_lifecycle.py::test_queue_full_and_queue_timeout",
     "waiting (preempted ones too), beyond what fits into free batch slots and blocks":
@@ -252,6 +257,8 @@ ELSEWHERE = {
         "test_concurrent_bound.py::test_the_bound_is_of_all_that_is_in_the_node",
     "time in the queue": "test_lifecycle.py::test_queue_full_and_queue_timeout",
     "time of a request": "test_lifecycle.py::test_request_timeout_is_a_status_or_the_last_event",
+    "chats that wait for their template":
+        "test_bounds_complete.py::test_chats_that_wait_for_their_template",
     "time for a chat template": "test_rendering.py::test_a_hung_template_fails_alone_and_keeps_its_turn",
 }  # fmt: skip
 """Bounds that take time, or a node of their own: the test that holds them."""
