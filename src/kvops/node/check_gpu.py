@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,14 @@ from kvops.config.schema import NodeConfig
 from kvops.errors import ConfigError, NodeStartError
 from kvops.machine import Memory
 from kvops.node.finding import Looked
+from kvops.node.nvml import HOW_TO_INSTALL, NO_LIBRARY, handle_of
 from kvops.node.pool_size import fp8_on_a_cpu
 from kvops.node.preflight import check_memory, may_use_gpu
 from kvops.units import format_bytes
 
 _DRIVER = Path("/dev/nvidiactl")
 _CUDA = re.compile(r"^cuda\b[^=]*= '(\d+)\.(\d+)'", re.MULTILINE)
-_NO_LIBRARY = "nvidia-ml-py is not installed, so driver and memory cannot be read"
+_NO_LIBRARY = f"{NO_LIBRARY}, so driver and memory cannot be read"
 
 
 def check_gpu(config: NodeConfig) -> Looked:
@@ -53,8 +53,8 @@ def check_gpu_memory(config: NodeConfig, model: Path) -> Looked | None:
         return None
     with _nvml() as nvml:
         if nvml is None:
-            return Looked("skip", _NO_LIBRARY, "pip install nvidia-ml-py")
-        memory = nvml.nvmlDeviceGetMemoryInfo(_handle(nvml, config.runtime.device))
+            return Looked("skip", _NO_LIBRARY, HOW_TO_INSTALL)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle_of(nvml, config.runtime.device))
         return check_memory(config, model, Memory(int(memory.total), int(memory.free)))
 
 
@@ -88,10 +88,10 @@ def driver_suits(driver: tuple[int, int], cuda: tuple[int, int]) -> Looked:
 def _suits(config: NodeConfig, cuda: tuple[int, int]) -> Looked:
     with _nvml() as nvml:
         if nvml is None:
-            return Looked("skip", _NO_LIBRARY, "pip install nvidia-ml-py")
+            return Looked("skip", _NO_LIBRARY, HOW_TO_INSTALL)
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()
         looked = driver_suits((version // 1000, version % 1000 // 10), cuda)
-        handle = _handle(nvml, config.runtime.device)
+        handle = handle_of(nvml, config.runtime.device)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         named = f"{nvml.nvmlDeviceGetName(handle)}, {format_bytes(int(memory.free))} free"
         return Looked(looked.status, f"{named}; {looked.detail}", looked.remedy)
@@ -115,13 +115,3 @@ def _nvml() -> Iterator[Any]:
         raise NodeStartError(
             f"the NVIDIA driver does not answer: {error}", hint="see what nvidia-smi says"
         ) from None
-
-
-def _handle(nvml: Any, device: str) -> Any:
-    """Of the GPU that torch would call so: CUDA_VISIBLE_DEVICES gives them other numbers."""
-    number = int(device.partition(":")[2] or 0)
-    visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
-    name = visible[number] if number < len(visible) else str(number)
-    if name.isdecimal():
-        return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    return nvml.nvmlDeviceGetHandleByUUID(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, get_args
 
 import msgspec
@@ -19,6 +19,7 @@ from kvops.config.settings import Settings
 from kvops.node.admission import Admission
 from kvops.node.deaths import RestartReason
 from kvops.node.generation import Choice
+from kvops.node.gpus import GpuReader
 from kvops.node.meter import Meter
 from kvops.node.supervisor import Supervisor
 from kvops.node.wire import EngineInfo, EngineStats
@@ -68,6 +69,7 @@ class NodeView:
     tokenizer_loaded: bool = False
     alerts: Callable[[], Reading[AlertsState]] = _no_alerts
     upkeep: Callable[[], Reading[Upkeep]] = _no_upkeep
+    gpu: GpuReader = field(default_factory=GpuReader)
 
     @property
     def loaded(self) -> LoadedConfig:
@@ -193,9 +195,10 @@ class NodeView:
 
     def gpus(self) -> Reading[tuple[Gpu, ...]]:
         device = self.supervisor.info.device if self.supervisor.info else "cpu"
-        if device.startswith("cuda"):
-            return NotExposed("this version of kvops does not read GPU counters")
-        return NotExposed("the node runs on the CPU")
+        if not device.startswith("cuda"):
+            return NotExposed("the node runs on the CPU")
+        named = self.stats.memory.device if self.stats else ""  # `cuda:0 NVIDIA H200`
+        return self.gpu.read(device, named.partition(" ")[2])
 
     def _model(self, now: float) -> Reading[ModelInfo]:
         info = self.supervisor.info

@@ -184,8 +184,8 @@ class Progress(msgspec.Struct, frozen=True):
 class Gpu(msgspec.Struct, frozen=True):
     index: int
     name: str
-    utilization: float
-    """0..1."""
+    utilization: float | None
+    """0..1; None where the driver does not tell, as of a part of a GPU (MIG)."""
     memory_used: int
     memory_total: int
 

@@ -41,6 +41,7 @@ class _NodeCollector(Collector):
         yield from _identity(snapshot)
         yield from _engine(snapshot, self._view)
         yield from _memory(snapshot)
+        yield from _gpus(snapshot)
         yield from _kv(snapshot)
         yield from _queue(snapshot)
         yield from _traffic(snapshot)
@@ -141,6 +142,17 @@ def _memory(snapshot: NodeSnapshot) -> Iterator[Metric]:
     accounts = ("weights", "kv_reserved", "activations", "other", "free", "total")
     rows = [(name, float(getattr(ledger, name))) for name in accounts]
     yield _gauges("memory_bytes", "Device memory by account.", "account", rows)
+
+
+def _gpus(snapshot: NodeSnapshot) -> Iterator[Metric]:
+    if not isinstance(snapshot.gpus, Known):
+        return
+    gpus = snapshot.gpus.value
+    busy = [(str(gpu.index), gpu.utilization) for gpu in gpus if gpu.utilization is not None]
+    if busy:
+        yield _gauges("gpu_utilization_ratio", "Time in which the GPU computed.", "gpu", busy)
+    used = [(str(gpu.index), float(gpu.memory_used)) for gpu in gpus]
+    yield _gauges("gpu_memory_used_bytes", "Memory of the GPU in use, by all.", "gpu", used)
 
 
 def _kv(snapshot: NodeSnapshot) -> Iterator[Metric]:
