@@ -8,7 +8,7 @@ import fcntl
 import json
 import sys
 import termios
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -16,13 +16,15 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from kvops.errors import InvalidRequest, RequestError, TooLarge
 from kvops.node.api.answers import ABORT
 from kvops.node.api.gate import MAX_HEADER_BYTES, new_request_id
-from kvops.node.peers import Peers
+from kvops.node.peers import Holder, Peers
 
 HEADER_SECONDS = 15.0
 SEND_SECONDS = 30.0
 LINGER_SECONDS = 10.0
 """For a body that is still being sent after its answer."""
 LEAVE_SECONDS = 1.0
+SPARED_SECONDS = 1.0
+"""What a connection has for its next step before it may be closed to make room for another."""
 MAX_LEAVING = 64
 """Connections that were turned away and have a moment to read why; more are cut."""
 
@@ -39,6 +41,9 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, *args: Any, peers: Peers, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._peers = peers
+        self.address = ""
+        self._waits_since = 0.0
+        """When it was made, or done with its last request."""
 
     def data_received(self, data: bytes) -> None:
         if self._turned_away:
@@ -48,6 +53,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._waits_since = self.loop.time()
         self.app_state = {**self.app_state, ABORT: transport.abort}
         # Any byte that the client does not take is seen.
         (self.below_tls or transport).set_write_buffer_limits(high=0)
@@ -77,7 +83,34 @@ class BoundedProtocol(H11Protocol):
 
     def check_peer(self, transport: asyncio.Transport, held: int) -> None:
         """Raises Forbidden, QueueFull for a connection that may not be, of `held` ones."""
-        self._peers.check(str((transport.get_extra_info("peername") or ("",))[0]), held)
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        self._peers.check(self.address, held, cast("set[Holder]", self.connections))
+
+    def spare_for(self) -> float | None:
+        """None while it has a request in hand, or but a moment ago it had one or was made."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        waited = self.loop.time() - self._waits_since
+        if not self._is_idle():
+            waited -= SPARED_SECONDS
+        return waited if waited >= 0 else None
+
+    def _is_idle(self) -> bool:
+        """Between two requests: the last is answered, and taken, and nothing of a next one has come."""
+        begun = self.cycle is None or bool(self.conn.trailing_data[0])
+        return (
+            not begun
+            and self.conn.their_state is h11.IDLE
+            and not self.transport.get_write_buffer_size()
+        )
+
+    def give_way(self) -> None:
+        self.connections.discard(self)
+        self._disarm()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -133,6 +166,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """A body still being sent after its answer is read and dropped, but not for ever."""
+        self._waits_since = self.loop.time()
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:
             self.loop.call_later(LINGER_SECONDS, self._close_if_unread, self.cycle)

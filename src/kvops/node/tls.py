@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvops.errors import ConfigError, RequestError
-from kvops.node.protocol import SEND_SECONDS, BoundedProtocol
+from kvops.node.protocol import SEND_SECONDS, SPARED_SECONDS, BoundedProtocol
 from kvops.paths import open_regular
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class TlsDoor(asyncio.Protocol):
         self._early = b""
         """What came with the last bytes of the handshake."""
         self._eof = False
+        self.address = ""
+        self._made_at = inner.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -78,6 +80,7 @@ class TlsDoor(asyncio.Protocol):
         held.add(self)  # type: ignore[arg-type]
         try:
             self._inner.check_peer(transport, len(held))
+            self.address = self._inner.address
         except RequestError:
             self._leave()
             transport.abort()  # there is nobody yet who could read why
@@ -93,6 +96,15 @@ class TlsDoor(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._eof = True
+
+    def spare_for(self) -> float | None:
+        """A handshake has a moment, and no more when others want to come in."""
+        waited = self._inner.loop.time() - self._made_at - SPARED_SECONDS
+        return waited if waited >= 0 else None
+
+    def give_way(self) -> None:
+        self._leave()
+        self.shutdown()
 
     def shutdown(self) -> None:
         """The server is closing; a handshake is not worth waiting for."""
