@@ -1,7 +1,6 @@
 """Malformed input: one user sends each broken request, then a canary, then asks whether the node is alive."""
 
-from kvops.load import malformed
-from kvops.load.injection import Case
+from kvops.load import injection, malformed
 from kvops.load.injector import InjectingUser
 from kvops.load.locust_user import register
 
@@ -9,5 +8,6 @@ register(__file__)
 
 
 class Breaker(InjectingUser):
-    def plan(self) -> list[Case]:
-        return malformed.cases(self.session.endpoint.model)
+    def plan(self) -> list[injection.Case]:
+        contract = injection.has_contract(self.session.info.before)
+        return malformed.cases(self.session.endpoint.model, contract=contract)

@@ -15,7 +15,10 @@ class Injector(InjectingUser):
         longest = options["max_prompt_tokens"]
         if endpoint.max_model_len is not None:
             for case in injection.length_cases(
-                endpoint.model, endpoint.max_model_len, seed=self.session.seed
+                endpoint.model,
+                endpoint.max_model_len,
+                seed=self.session.seed,
+                contract=injection.has_contract(self.session.info.before),
             ):
                 if longest is None or case.prompt_tokens is None or case.prompt_tokens <= longest:
                     yield case

@@ -123,3 +123,45 @@ def test_right_answers(name: str, answer: Exchange) -> None:
 )
 def test_wrong_answers_say_what_is_wrong(name: str, answer: Exchange, words: str) -> None:
     assert words in (case(name).judge(answer) or "")
+
+
+VLLM = {
+    "message": "This model's maximum context length is 100 tokens. However, your prompt contains at least 101",
+    "type": "BadRequestError",
+    "param": "input_tokens",
+    "code": 400,
+}
+
+
+@pytest.mark.parametrize("name", ["limit+1", "2x limit", "answer over limit"])
+@pytest.mark.parametrize(
+    ("status", "error_class"),
+    [
+        (400, ErrorClass.HTTP_400_OTHER),
+        (400, ErrorClass.HTTP_400_CONTEXT_LENGTH),
+        (413, ErrorClass.HTTP_413),
+        (422, ErrorClass.HTTP_4XX_OTHER),
+    ],
+)
+def test_of_another_engine_any_refusal_of_a_length_is_right(
+    name: str, status: int, error_class: ErrorClass
+) -> None:
+    theirs = injection.length_cases("m", LIMIT, seed=1, contract=False)
+    judge = next(one for one in theirs if one.name == name).judge
+    answer = Exchange(status=status, error_class=error_class, error=VLLM, message=VLLM["message"])  # type: ignore[arg-type]
+    assert judge(answer) is None
+    assert case(name).judge(answer) is not None
+    assert "without a mark" in (judge(Exchange(status=200)) or "")
+    assert "got HTTP 500" in (judge(refused(500, ErrorClass.HTTP_5XX_OTHER)) or "")
+    assert "got HTTP 404" in (judge(refused(404, ErrorClass.HTTP_404_OTHER)) or "")
+
+
+def test_another_engine_need_not_name_the_field_that_it_does_not_know() -> None:
+    theirs = malformed.cases("m", contract=False)
+    judge = next(one for one in theirs if one.name == "unknown field").judge
+    assert judge(refused(422, ErrorClass.HTTP_4XX_OTHER)) is None
+    assert "got HTTP 200" in (judge(Exchange(status=200)) or "")
+
+
+def test_only_a_node_that_is_known_for_ours_is_held_to_our_words() -> None:
+    assert not injection.has_contract(None)

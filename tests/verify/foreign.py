@@ -1,7 +1,8 @@
 """Another engine's server: OpenAI's routes in vLLM's words, no control plane, no tokenizer, no metrics of kvops.
 
 It answers as vLLM 0.32 does: numbers as error codes, 503 without Retry-After when it is full, a key check by the
-prefix of the path. No model: a token is a word.
+prefix of the path, fields that it does not know passed over, prompts of token ids. No model: a token is a word, and it
+finds the number of a needle prompt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
@@ -21,12 +22,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from kvops.testing.words import asked_key, found_value
+from tests.verify.foreign_metrics import Counts
+
 MODEL, LIMIT, KEY = "words", 512, "foreign-key"
-TOKEN_SECONDS = 0.02
+TOKEN_SECONDS, QUICK = 0.02, 0.002
+VOCABULARY = 32_000
+TOO_LONG = (
+    f"This model's maximum context length is {LIMIT} tokens. However, your prompt contains at least {LIMIT + 1} input "
+    "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+)
 
 
-def refusal(status: int, kind: str) -> Response:
-    error = {"message": f"refused: {kind}", "type": kind, "param": None, "code": status}
+def refusal(status: int, kind: str, message: str = "", param: str | None = None) -> Response:
+    error = {"message": message or f"refused: {kind}", "type": kind, "param": param, "code": status}
     return JSONResponse({"error": error}, status)
 
 
@@ -36,19 +45,43 @@ class Foreign:
     places: int = 8
     running: int = 0
     url: str = ""
+    token_seconds: float = TOKEN_SECONDS
+    shows: bool = False
+    """It has a /metrics page."""
+    counts: Counts = field(default_factory=Counts)
+    lists_limit: bool = True
+    forgets: tuple[int, ...] = ()
+    """Which of the needle prompts, by when they come, it answers without the number."""
+    needles: int = 0
+    breaks_at: str = ""
+    """A field of a request that makes it answer 500."""
+    changed_by: str = ""
+    """A field of a request after which it answers otherwise."""
+    changed: bool = False
+    full_by: str = ""
+    """A field of a request after which it has no place for any other."""
 
     async def health(self, request: Request) -> Response:
         return Response()
 
+    async def metrics(self, request: Request) -> Response:
+        return Response(self.counts.page()) if self.shows else Response("Not Found", 404)
+
     async def models(self, request: Request) -> Response:
-        entry = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": LIMIT}
+        entry: dict[str, Any] = {"id": MODEL, "object": "model", "owned_by": "vllm"}
+        entry |= {"max_model_len": LIMIT} if self.lists_limit else {}
         return JSONResponse({"object": "list", "data": [entry]})
 
     async def completions(self, request: Request) -> Response:
         body = await _object(request)
-        if body is None or not isinstance(body.get("prompt"), str):
+        if body is None:
             return refusal(400, "Bad Request")
-        return await self.answer(request, body, body["prompt"], chat=False)
+        prompt = body.get("prompt")
+        if isinstance(prompt, str):
+            return await self.answer(request, body, prompt, len(prompt.split()), chat=False)
+        if isinstance(prompt, list) and prompt and all(map(_is_token, prompt)):
+            return await self.answer(request, body, repr(prompt), len(prompt), chat=False)
+        return refusal(400, "Bad Request")
 
     async def chat(self, request: Request) -> Response:
         body = await _object(request)
@@ -56,47 +89,73 @@ class Foreign:
         if not body or not isinstance(turns, list) or not turns or not all(map(_turn, turns)):
             return refusal(400, "Bad Request")
         said = " ".join(turn["content"] for turn in turns)
-        return await self.answer(request, body, said, chat=True)
+        return await self.answer(request, body, said, len(said.split()) + 3, chat=True)
 
     async def answer(
-        self, request: Request, body: dict[str, Any], prompt: str, *, chat: bool
+        self, request: Request, body: dict[str, Any], prompt: str, count: int, *, chat: bool
     ) -> Response:
+        if self.breaks_at in body:
+            return refusal(500, "InternalServerError")
+        self.changed = self.changed or self.changed_by in body
+        self.places = 0 if self.full_by in body else self.places
         if body.get("model") != MODEL:
             return refusal(404, "NotFoundError")
-        count, wanted = len(prompt.split()) + 3 * chat, body.get("max_tokens", 16)
-        if not _sensible(body) or count + wanted > LIMIT:
+        wanted = body.get("max_tokens", 16)
+        if not _sensible(body):
             return refusal(400, "BadRequestError")
+        if count + wanted > LIMIT:
+            return refusal(400, "BadRequestError", TOO_LONG, "input_tokens")
         if not request.scope["has_place"]:
             return refusal(503, "Service Unavailable")
+        said, finish = self.said(prompt, wanted)
         if body.get("stream"):
             return StreamingResponse(
-                self.events(count, wanted, chat), media_type="text/event-stream"
+                self.events(count, said, finish, chat), media_type="text/event-stream"
             )
-        text = "".join([word async for word in self.words(wanted)])
+        text = ""
+        async for word in self.spoken(count, said):
+            if await request.is_disconnected():
+                return Response()
+            text += word
         part = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        choice = {"index": 0, "finish_reason": "length"} | part
-        return JSONResponse({"id": "x", "choices": [choice], "usage": _usage(count, wanted)})
+        choice = {"index": 0, "finish_reason": finish} | part
+        usage = _usage(count, len(said))
+        return JSONResponse({"id": "x", "choices": [choice], "usage": usage})
 
-    async def events(self, count: int, wanted: int, chat: bool) -> AsyncIterator[bytes]:
+    def said(self, prompt: str, wanted: int) -> tuple[list[str], str]:
+        """Words, and why they end."""
+        key = asked_key(prompt)
+        value = found_value(prompt, key) if key else None
+        if value is not None:
+            self.needles += 1
+        if value is not None and self.needles not in self.forgets:
+            return f"The number is {value}.".split()[:wanted], "stop"
+        return [f"{'x' if self.changed else 'w'}{index}" for index in range(wanted)], "length"
+
+    async def spoken(self, count: int, said: list[str]) -> AsyncIterator[str]:
+        with self.counts.request(count) as told:
+            for word in said:
+                await asyncio.sleep(self.token_seconds)
+                told.word()
+                yield f" {word}"
+
+    async def events(
+        self, count: int, said: list[str], finish: str, chat: bool
+    ) -> AsyncIterator[bytes]:
         if chat:
             yield _event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        async for word in self.words(wanted):
+        async for word in self.spoken(count, said):
             part = {"delta": {"content": word}} if chat else {"text": word}
             yield _event({"choices": [{"index": 0, "finish_reason": None} | part]})
         part = {"delta": {}} if chat else {"text": ""}
-        yield _event({"choices": [{"index": 0, "finish_reason": "length"} | part]})
-        yield _event({"choices": [], "usage": _usage(count, wanted)})
+        yield _event({"choices": [{"index": 0, "finish_reason": finish} | part]})
+        yield _event({"choices": [], "usage": _usage(count, len(said))})
         yield b"data: [DONE]\n\n"
-
-    async def words(self, wanted: int) -> AsyncIterator[str]:
-        for index in range(wanted):
-            await asyncio.sleep(TOKEN_SECONDS)
-            yield f" w{index}"
 
     def app(self) -> Any:
         post = ["POST"]
         routes = [
-            Route("/health", self.health), Route("/v1/models", self.models),
+            Route("/health", self.health), Route("/v1/models", self.models), Route("/metrics", self.metrics),
             Route("/v1/completions", self.completions, methods=post),
             Route("/v1/chat/completions", self.chat, methods=post),
             Route("/invocations", self.completions, methods=post),
@@ -142,6 +201,10 @@ async def _object(request: Request) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
+def _is_token(token: Any) -> bool:
+    return type(token) is int and 0 <= token < VOCABULARY
+
+
 def _turn(turn: Any) -> bool:
     return isinstance(turn, dict) and isinstance(turn.get("content"), str) and "role" in turn
 
@@ -165,9 +228,9 @@ def _event(value: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def foreign(*, keyed: bool = False) -> Iterator[Foreign]:
+def foreign(**traits: Any) -> Iterator[Foreign]:
     """On a free loopback port until the block is left."""
-    node = Foreign(keyed)
+    node = Foreign(**traits)
     server = uvicorn.Server(
         uvicorn.Config(node.app(), port=0, log_level="critical", timeout_graceful_shutdown=0)
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvops.load import malformed
@@ -10,13 +11,18 @@ from kvops.load.records import ClientSample, ErrorClass, RequestRecord
 from kvops.load.reports import recovery
 from kvops.load.reports.base import RunData
 from kvops.verify.check import Finding, Outcome
-from kvops.verify.checks.recovery import RecoversParameters, is_back, with_baseline
+from kvops.verify.checks.injected import judge_injection
+from kvops.verify.checks.recovery import (
+    RecoversParameters,
+    is_back,
+    with_baseline,
+    without_promise,
+)
 from kvops.verify.checks.recovery import judge as judge_recovery
 from kvops.verify.checks.stability import (
     AGAIN,
     DriftParameters,
     drifting,
-    judge_injection,
     judge_steady,
     require_answers,
 )
@@ -129,7 +135,7 @@ def injected(
         for name in ("oversize_injection", "malformed_input")
     ]
     try:
-        return judge_injection(runs, *restarts)
+        return judge_injection(runs, *restarts, ours=True)
     except Finding as finding:
         return finding.outcome
 
@@ -220,6 +226,20 @@ def test_a_node_that_stays_slow_is_not_its_own_measure() -> None:
     slow = burst(2.0, before=2.0)
     assert recovered(slow) == "pass"
     assert recovered(with_baseline(slow, burst(0.2).records[:10])) == "fail"
+
+
+def test_a_refusal_without_retry_after_breaks_the_word_of_ours_alone() -> None:
+    bare = {"status": 503, "expected": False, "error_class": ErrorClass.WRONG_STATUS, "ttft": None}
+    data = burst(0.2, overload=False)
+    whole = msgspec.structs.replace(
+        data, records=[*data.records, answer(recovery.BURST, 10.5, **bare)]
+    )
+    assert recovered(whole) == "fail"
+    assert recovered(without_promise(whole)) == "pass"
+    broken = msgspec.structs.replace(
+        data, records=[*data.records, answer(recovery.BURST, 10.5, **(bare | {"status": 500}))]
+    )
+    assert recovered(without_promise(broken)) == "fail"
 
 
 def test_a_run_may_end_when_the_last_answers_are_as_before() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvops.load.exchange import Exchange
-from kvops.load.injection import COMPLETIONS, Case, Judge, refuses, unexpected
+from kvops.load.injection import COMPLETIONS, REFUSALS, Case, Judge, refuses, unexpected
 
 CHAT = "/v1/chat/completions"
 NESTING = 200
@@ -24,7 +24,8 @@ INVALID = "400 invalid_request"
 EITHER = "an answer, or 400"
 
 
-def cases(model: str) -> list[Case]:
+def cases(model: str, *, contract: bool = True) -> list[Case]:
+    """`contract`: the node is one of kvops, which names the field that it does not know."""
     return [
         *_broken_bodies(model),
         *_wrong_types(model),
@@ -32,7 +33,7 @@ def cases(model: str) -> list[Case]:
         *_odd_text(model),
         *_wrong_messages(model),
         *_wrong_types_of_content(model),
-        *_unknown_names(model),
+        *_unknown_names(model, contract),
     ]
 
 
@@ -129,11 +130,12 @@ def _wrong_types_of_content(model: str) -> list[Case]:
     ]
 
 
-def _unknown_names(model: str) -> list[Case]:
+def _unknown_names(model: str, contract: bool) -> list[Case]:
     named = "400 naming the field"
+    judge = _names("no_such_field") if contract else refuses(*REFUSALS)
     unknown_model = _body("no-such-model", {})
     return [
-        Case("unknown field", _body(model, {"no_such_field": 1}), _names("no_such_field"), named),
+        Case("unknown field", _body(model, {"no_such_field": 1}), judge, named),
         Case("unknown model", unknown_model, refuses(404), "404 model_not_found"),
         Case(
             "unknown path", _body(model, {}), refuses(404), "404 not_found", path="/v1/no/such/path"
@@ -148,7 +150,7 @@ def _body(model: str, fields: dict[str, Any], *, chat: bool = False) -> Callable
 
 
 def _refused(name: str, body: Callable[[], bytes], path: str = COMPLETIONS) -> Case:
-    return Case(name, body, refuses(400, 413, 422), INVALID, path=path)
+    return Case(name, body, refuses(*REFUSALS), INVALID, path=path)
 
 
 def _either(name: str, body: Callable[[], bytes]) -> Case:

@@ -11,7 +11,7 @@ from pydantic import Field
 from kvops.verify.api import Reply
 from kvops.verify.check import Check, Outcome, Parameters, fail, require, warn
 from kvops.verify.context import Context
-from kvops.verify.judge import Fault, advice, answered, error_faults, says
+from kvops.verify.judge import BUSY, Fault, advice, answered, error_faults, says
 from kvops.verify.restarts import engine_restarts
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -179,6 +179,10 @@ async def _require_no_restart(context: Context, restarts: int | None, after: str
 async def _faults(context: Context, probe: Malformed, within: float) -> list[Fault]:
     try:
         reply = await context.api.post(probe.path, probe.body, within=within)
+        if reply.status in BUSY:
+            # A node that is full refuses a good request too, and that leaves the check open.
+            await _canary(context)
+            reply = await context.api.post(probe.path, probe.body, within=within)
     except httpx.TimeoutException:
         return [Fault(f"no answer within {within:g} s", _HARM)]
     except httpx.TransportError as error:

@@ -1,30 +1,42 @@
 """Does the model still find a number in a long prompt on this node? Measured against itself on short ones.
 
 What is judged is the node (positions, cache blocks, quantised KV, truncation), not the model: one that cannot recall
-from a short prompt leaves the check open. The relative rule is NoLiMa's (2025), the needle RULER's (2024).
+from a short prompt leaves the check open. The relative rule is NoLiMa's (2025), the needle RULER's (2024). Where the
+first answers leave a length open, more prompts are asked of it and of the shortest until they decide, as long as the
+check has time.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
 
-import msgspec
 from pydantic import Field
 
 from kvops.load.needle import plan
 from kvops.load.records import ErrorClass, RequestRecord
 from kvops.load.reports.base import RunData
-from kvops.load.statistics import wilson
-from kvops.units import format_whole
+from kvops.load.statistics.confidence import wilson_lower
+from kvops.units import format_ratio, format_whole
 from kvops.verify.check import Check, Outcome, Parameters, fail, inconclusive
+from kvops.verify.checks.recall_scores import (
+    Score,
+    cannot_recall,
+    row,
+    scores,
+    standings,
+    unsettled,
+)
 from kvops.verify.context import Context
 from kvops.verify.driven import artifact, drive, kept
+from kvops.verify.judge import BUSY
 from kvops.verify.timing import once
 
-LEAST_IN_CELL = 3
-"""Answers of one length and depth below which none right says nothing."""
-_BUSY = (ErrorClass.HTTP_429, ErrorClass.HTTP_503)
+MOST = 12
+"""Times the repeats of the profile that are asked of a length at most."""
+_REPEATS = 100
+"""Most that one load run takes."""
 
 
 class GridParameters(Parameters):
@@ -35,49 +47,59 @@ class GridParameters(Parameters):
     depths: tuple[float, ...] = Field(default=(0, 50, 100), min_length=1, max_length=64)
     """Where the number stands, percent of the document."""
     repeats: int = Field(default=3, ge=1, le=100)
-    """Prompts of each length and depth."""
+    """Prompts of each length and depth; where their answers leave a length open, more follow."""
+    budget: float = Field(default=200.0, ge=0)
+    """Seconds of the check after which no more follow. Its timeout has to be longer."""
     users: int = Field(default=2, ge=1, le=64)
     share: float = Field(default=0.85, gt=0, le=1)
     """Of the score on the shortest prompts that each longer one must keep."""
     reference: float = Field(default=0.8, gt=0, le=1)
-    """Score on the shortest prompts below which the model, not the node, is in the way."""
+    """Score on the shortest prompts surely below which the model, not the node, is in the way."""
     seed: int = 0
 
 
-class Score(msgspec.Struct, frozen=True):
-    """Right answers of one length."""
-
-    length: int
-    hits: int
-    n: int
-    worst_depth: float
-    """The depth with the fewest right answers."""
-    worst_hits: int
-    worst_n: int
-
-    @property
-    def share(self) -> float:
-        return self.hits / self.n
-
-
 async def grid(context: Context, parameters: GridParameters) -> Outcome:
-    data = await _recall(context, parameters)
-    require_answers(data)
-    return judge(scores(data.records), parameters, data)
+    began = time.monotonic()
+    runs = await _recall(context, parameters)
+    require_answers(runs)
+    while (open_ := _unsettled(runs, parameters)) and (
+        more := affordable(runs, open_, began + parameters.budget - time.monotonic(), parameters)
+    ):
+        lengths = [min(_lengths(runs)), *open_]
+        runs.append(await _ask(context, parameters, lengths, more, parameters.seed + len(runs)))
+        require_answers(runs)
+    return judge(scores(_records(runs)), parameters, runs)
+
+
+def _unsettled(runs: Sequence[RunData], parameters: GridParameters) -> list[int]:
+    return unsettled(scores(_records(runs)), parameters.share, parameters.reference)
+
+
+def affordable(
+    runs: Sequence[RunData], lengths: Sequence[int], left: float, parameters: GridParameters
+) -> int:
+    """Repeats that the next run may ask: as many as there are, so far as cap and time let."""
+    last, asked = runs[-1].info, sum(int(run.info.options["repeats"]) for run in runs)
+    took = (last.finished_at or last.started_at) - last.started_at
+    # What a run takes to start is among it.
+    per_token = took / (sum(last.options["lengths"]) * last.options["repeats"])
+    cost = per_token * (min(_lengths(runs)) + sum(lengths))
+    affordable = int(left / cost) if cost > 0 else asked
+    return max(0, min(asked, MOST * parameters.repeats - asked, affordable, _REPEATS))
 
 
 async def control(context: Context, parameters: GridParameters) -> Outcome:
-    data = await _recall(context, parameters)
-    asked = [r for r in data.records if r.needle is not None and r.needle.depth is None]
+    runs = await _recall(context, parameters)
+    asked = [r for r in _records(runs) if r.needle is not None and r.needle.depth is None]
     answered = [r for r in asked if r.error_class in (None, ErrorClass.WRONG_ANSWER)]
-    lengths = len(set(data.info.options["lengths"]))
+    lengths = sum(len(set(run.info.options["lengths"])) for run in runs)
     if len(answered) < lengths:
         inconclusive(
             f"{len(answered)} of {lengths} prompts without a number were answered",
             expected="an answer to each",
             remedy="see recall.grid",
             n=len(answered),
-            **kept(data),
+            **_kept(runs),
         )
     found = [r.needle.length for r in answered if r.needle is not None and r.needle.found]
     if found:
@@ -88,29 +110,36 @@ async def control(context: Context, parameters: GridParameters) -> Outcome:
             "see claims.prefix_isolation",
             lengths=found,
             n=len(answered),
-            **kept(data),
+            **_kept(runs),
         )
     return Outcome(
         verdict="pass",
         observed=f"{len(answered)} prompts without a number brought none",
         expected="none",
         n=len(answered),
-        evidence=kept(data),
-        artifacts=(artifact(data),),
+        evidence=_kept(runs),
+        artifacts=tuple(map(artifact, runs)),
     )
 
 
-async def _recall(context: Context, parameters: GridParameters) -> RunData:
+async def _recall(context: Context, parameters: GridParameters) -> list[RunData]:
+    """The first run, and those that the grid has added to it."""
     p, lengths = parameters, fitting(parameters.lengths, context.facts.max_model_len)
-    options = {"lengths": lengths, "depths": list(p.depths), "repeats": p.repeats}
-    key = ("recall", tuple(lengths), p.depths, p.repeats, p.users, p.seed)
+    key: Hashable = ("recall", tuple(lengths), p.depths, p.repeats, p.users, p.seed)
 
-    async def run() -> RunData:
-        return await drive(
-            context, "needle_recall", users=p.users, duration=None, options=options, seed=p.seed
-        )
+    async def run() -> list[RunData]:
+        return [await _ask(context, p, lengths, p.repeats, p.seed)]
 
     return await once(context, key, run)
+
+
+async def _ask(
+    context: Context, parameters: GridParameters, lengths: Sequence[int], repeats: int, seed: int
+) -> RunData:
+    options = {"lengths": list(lengths), "depths": list(parameters.depths), "repeats": repeats}
+    return await drive(
+        context, "needle_recall", users=parameters.users, duration=None, options=options, seed=seed
+    )
 
 
 def fitting(lengths: Sequence[int], limit: int | None, answer: int = 32) -> list[int]:
@@ -119,104 +148,114 @@ def fitting(lengths: Sequence[int], limit: int | None, answer: int = 32) -> list
     return sorted({min(length, most) for length in lengths})
 
 
-def require_answers(data: RunData) -> None:
+def require_answers(runs: Sequence[RunData]) -> None:
     """Every prompt was answered, rightly or not."""
-    options = data.info.options
-    planned = len(plan(data.info.seed, options["lengths"], options["depths"], options["repeats"]))
-    wrong = [r for r in data.records if r.failed and r.error_class is not ErrorClass.WRONG_ANSWER]
-    busy = [r for r in wrong if r.error_class in _BUSY]
+    planned = sum(_planned(run) for run in runs)
+    records = _records(runs)
+    wrong = [r for r in records if r.failed and r.error_class is not ErrorClass.WRONG_ANSWER]
+    busy = [r for r in wrong if _busy(r)]
     if len(wrong) > len(busy):
-        classes = sorted({str(r.error_class) for r in wrong})
+        classes = sorted({str(r.error_class) for r in wrong if not _busy(r)})
         fail(
-            observed=f"{len(wrong)} of {planned} prompts were not answered: {', '.join(classes)}",
+            observed=f"{len(wrong) - len(busy)} of {planned} prompts were not answered: {', '.join(classes)}",
             expected="an answer to each",
             remedy="see kvops node logs for the requests' errors",
-            n=len(data.records),
-            **kept(data),
+            n=len(records),
+            **_kept(runs),
         )
-    asked = sum(r.needle is not None and not r.cancelled for r in data.records) - len(busy)
+    asked = sum(r.needle is not None and not r.cancelled for r in records) - len(busy)
     if asked < planned:
+        classes = sorted({str(r.error_class) for r in busy})
+        refused = f"; {len(busy)} were refused: {', '.join(classes)}" if busy else ""
         inconclusive(
-            f"{asked} of {planned} prompts were asked to the end",
+            f"{asked} of {planned} prompts were asked to the end{refused}",
             expected="all",
             remedy="run the gate on an idle node, or raise the timeout in the profile",
             n=asked,
-            **kept(data),
+            **_kept(runs),
         )
 
 
-def scores(records: Sequence[RequestRecord]) -> list[Score]:
-    """By rising length; prompts without a number are left out."""
-    cells: dict[int, dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        if record.needle is not None and record.needle.depth is not None and not record.cancelled:
-            cells[record.needle.length][record.needle.depth].append(record.needle.found)
-    found = []
-    for length, depths in sorted(cells.items()):
-        depth, worst = min(depths.items(), key=lambda item: sum(item[1]) / len(item[1]))
-        answers = [right for rights in depths.values() for right in rights]
-        found.append(Score(length, sum(answers), len(answers), depth, sum(worst), len(worst)))
-    return found
+def _planned(run: RunData) -> int:
+    options = run.info.options
+    return len(plan(run.info.seed, options["lengths"], options["depths"], options["repeats"]))
 
 
-def judge(found: Sequence[Score], parameters: GridParameters, data: RunData) -> Outcome:
-    """Each longer length against `share` of the shortest's score; short of it by chance is open, surely is a fail."""
-    evidence = {"scores": [_row(one) for one in found], "seed": parameters.seed, **kept(data)}
-    n = sum(one.n for one in found)
-    if len(found) < 2 or found[0].share < parameters.reference:
-        shortest = f"{_said(found[0])} even of" if found else "no answer, not even at"
+def _busy(record: RequestRecord) -> bool:
+    """A node that is full or draining says so with these; so does one whose engine died, and that is no such thing."""
+    return record.status in BUSY and record.error_class is not ErrorClass.HTTP_503_ENGINE_RESTARTED
+
+
+def judge(found: Sequence[Score], parameters: GridParameters, runs: Sequence[RunData]) -> Outcome:
+    """Each longer length against `share` of the shortest's score, when no more is asked."""
+    evidence = {"scores": [row(one) for one in found], "seed": parameters.seed, **_kept(runs)}
+    n = sum(one.counted.n for one in found)
+    if len(found) < 2:
         inconclusive(
-            f"this model cannot recall: {shortest} the shortest prompts",
+            f"answers of {len(found)} lengths: no longer one to measure by the shortest",
+            expected="two lengths or more",
+            remedy="name lengths in the profile of which two differ below the node's limit",
+            n=n,
+            **evidence,
+        )
+    if cannot_recall(found[0], parameters.reference):
+        inconclusive(
+            f"this model cannot recall: {found[0].counted} even of the shortest prompts",
             expected=f"{parameters.reference:.0%} or more there",
             remedy="recall says nothing of the node with this model: leave the check out with --skip, or lower "
             "reference in the profile",
             n=n,
             **evidence,
         )
-    wanted = parameters.share * found[0].share
-    for one in found[1:]:
-        if one.worst_n >= LEAST_IN_CELL and not one.worst_hits:
-            _fail(f"none of {one.worst_n} at {one.worst_depth:g} % depth", one, wanted, n, evidence)
-        if one.share < wanted and (wilson(one.hits, one.n) or (0.0, 1.0))[1] < wanted:
-            _fail(_said(one), one, wanted, n, evidence)
-    unsure = [one for one in found[1:] if one.share < wanted]
+    stand = standings(found, parameters.share, last=True)
+    wanted = (
+        f"{format_ratio(parameters.share)} of the share at {format_whole(found[0].length)} tokens"
+    )
+    beside = f", {found[0].counted} at {format_whole(found[0].length)}"
+    for one in stand:
+        if one.state == "lost":
+            fail(
+                observed=f"{one.why} at {format_whole(one.score.length)} tokens{beside}",
+                expected=f"{wanted} or more",
+                remedy="long prompts are cut, cached wrongly or stored too coarsely: set kv_cache.dtype: float32 and "
+                "compare, and lower model.max_context_length to the longest that recalls",
+                n=n,
+                **evidence,
+            )
+    unsure = [one for one in stand if one.state == "open"]
     if unsure:
         inconclusive(
-            f"{_said(unsure[0])} at {format_whole(unsure[0].length)} tokens: too few to tell from chance",
-            expected=f"{wanted:.0%} or more",
-            remedy="raise repeats in the profile",
+            f"{unsure[0].why} at {format_whole(unsure[0].score.length)} tokens{beside}: too few to tell from chance",
+            expected=f"{wanted} or more",
+            remedy="raise budget, and with it timeout, in the profile, or repeats",
             n=n,
             **evidence,
         )
+    least = min(wilson_lower(one.counted.hits, one.counted.n) or 0.0 for one in found)
+    told = ", ".join(f"{one.counted} at {format_whole(one.length)}" for one in found)
     return Outcome(
         verdict="pass",
-        observed=", ".join(f"{_said(one)} at {format_whole(one.length)}" for one in found),
-        expected=f"{wanted:.0%} at each length, none right nowhere",
+        observed=f"{told}: at least {int(100 * least)} % at each with 95 % confidence",
+        expected=f"{wanted} or more at each length, no depth lost",
         unit="tokens",
         n=n,
         evidence=evidence,
-        artifacts=(artifact(data),),
+        artifacts=tuple(map(artifact, runs)),
     )
 
 
-def _fail(what: str, one: Score, wanted: float, n: int, evidence: dict[str, object]) -> None:
-    fail(
-        observed=f"{what} at {format_whole(one.length)} tokens",
-        expected=f"{wanted:.0%} or more, as on short prompts",
-        remedy="long prompts are cut, cached wrongly or stored too coarsely: set kv_cache.dtype: float32 and "
-        "compare, and lower model.max_context_length to the longest that recalls",
-        n=n,
-        **evidence,
-    )
+def _records(runs: Sequence[RunData]) -> list[RequestRecord]:
+    return [record for run in runs for record in run.records]
 
 
-def _said(one: Score) -> str:
-    return f"{one.hits}/{one.n}"
+def _lengths(runs: Sequence[RunData]) -> list[int]:
+    found: list[int] = runs[0].info.options["lengths"]
+    return found
 
 
-def _row(one: Score) -> dict[str, object]:
-    low, high = wilson(one.hits, one.n) or (None, None)
-    return msgspec.structs.asdict(one) | {"wilson_low": low, "wilson_high": high}
+def _kept(runs: Sequence[RunData]) -> dict[str, Any]:
+    """Of the first run, with the names of those that followed."""
+    return kept(runs[0]) | {"more_runs": [run.info.run for run in runs[1:]]}
 
 
 GRID = Check(

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import Field
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports import injection as injected
 from kvops.load.reports.base import RunData
 from kvops.load.statistics import Trend, after_warm_up, tpot, trend, warm_up
 from kvops.units import format_duration, format_ratio
 from kvops.verify.check import Check, Outcome, Parameters, Samples, fail, inconclusive
+from kvops.verify.checks.injected import judge_injection
 from kvops.verify.context import Context
 from kvops.verify.driven import artifact, drive, excused, kept
 from kvops.verify.restarts import engine_restarts
@@ -22,8 +22,6 @@ WINDOWS = 20
 FIRST, PACE = "first token", "time a token"
 AGAIN = 0.25
 """Share of the drift that is allowed which, in a second soak, confirms that of the first."""
-LIMIT_CASES = ("limit-1", "limit")
-"""Cases of the oversize scenario that compute a prompt of the whole limit."""
 
 
 class DriftParameters(SoakParameters):
@@ -192,44 +190,7 @@ async def injection(context: Context, parameters: InjectionParameters) -> Outcom
         await drive(context, "oversize_injection", users=1, duration=None, options=options),
         await drive(context, "malformed_input", users=1, duration=None),
     ]
-    return judge_injection(runs, restarts, await engine_restarts(context))
-
-
-def judge_injection(runs: Sequence[RunData], before: int | None, after: int | None) -> Outcome:
-    records = [one for run in runs for one in run.records if not one.cancelled]
-    wrong = [f"{one.name}: {one.error_class}" for one in records if one.failed]
-    if before != after:
-        wrong.append(f"engine restarts went from {before} to {after}")
-    n = len(records)
-    evidence = {"runs": [kept(run) for run in runs], "wrong": wrong, "restarts": [before, after]}
-    if wrong:
-        fail(
-            observed="; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if wrong[4:] else ""),
-            expected="the right refusal for each, a canary after it answered as before, no restart",
-            remedy="odd input harms the node: see kvops node logs of that time, and refuse such input before it",
-            n=n,
-            **evidence,
-        )
-    untried = [name for run in runs for name in injected.facts(run)["not_tried"]]
-    missing = [name for name in untried if name not in LIMIT_CASES]
-    if missing or not n:
-        inconclusive(
-            f"not tried: {', '.join(missing) or 'anything'}",
-            expected="every case",
-            remedy="the node does not say its limit, or the run ended first: raise the timeout in the profile",
-            n=n,
-            **evidence,
-        )
-    note = "" if not untried else "; prompts of the whole limit not computed: profile bound"
-    tried = sum(len(injected.facts(run)["cases"]) for run in runs)
-    return Outcome(
-        verdict="pass",
-        observed=f"{tried} injections answered rightly, the node as before after each{note}",
-        expected="the right refusal for each, and a node that lives on",
-        n=n,
-        evidence=evidence,
-        artifacts=tuple(artifact(run) for run in runs),
-    )
+    return judge_injection(runs, restarts, await engine_restarts(context), ours=context.is_kvops)
 
 
 SOAK = Check(
