@@ -1,5 +1,6 @@
 """Ramp to the knee: one driver holds load after load, in users or in requests a second, until the knee is known."""
 
+import itertools
 import time
 from typing import Any
 
@@ -7,14 +8,12 @@ import gevent
 from gevent.pool import Pool
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from kvops.load import pacing, refusals
+from kvops.load import clock, pacing, refusals
 from kvops.load.knee import Outcome, Search
-from kvops.load.knee_step import LEAST, Aims, decide
+from kvops.load.knee_step import LEAST, Aims, decide, settled
 from kvops.load.locust_user import PlanUser, Shot, plain_answer, register
 from kvops.load.pacing import Pacing
 from kvops.load.records import RequestRecord
-from kvops.load.slo import Slo
-from kvops.load.statistics import minimum_samples
 from kvops.load.workload import Workload, prompt, source_of
 
 register(__file__)
@@ -22,6 +21,7 @@ register(__file__)
 LOOK = 0.2
 STRETCH, PATIENCE = 5, 60.0
 """A step that is not decided goes on up to so many times its seconds, and so many seconds."""
+MANY, ASK_AGAIN = 500, 1.05
 MARGIN = 1.5
 DRAIN, DRAIN_LEAST = 3, 30.0
 """And then waits so many times its seconds, so many seconds at least, for the answers."""
@@ -33,12 +33,15 @@ class Climber(PlanUser):
 
     def step(self, _: str) -> None:
         self.kept: list[RequestRecord] = []
+        self.under_way: dict[int, float] = {}
+        self.numbers = itertools.count()
         self.environment.events.request.add_listener(self.keep)
         self.workload = Workload.of(self.session.options)
         search, self.number_of_step = Search.of(self.session.options), 0
         while (load := search.next()) is not None and self.wanted():
             self.number_of_step += 1
             self.kept.clear()
+            self.judged = 0
             search.take(load, self.hold(load))
 
     def keep(self, context: dict[str, Any], **_: Any) -> None:
@@ -50,17 +53,15 @@ class Climber(PlanUser):
     def hold(self, load: float) -> Outcome:
         """Hold a load until it is judged, then wait for the answers in flight."""
         seconds = self.session.options["step_seconds"]
-        aims = Aims(Slo.of(self.session.options), self.session.options["max_errors"])
-        patience = max(seconds * STRETCH, PATIENCE, self.arrivals(load, aims.slo))
+        aims = Aims.of(self.session.options)
+        patience = max(seconds * STRETCH, PATIENCE, self.arrivals(load, aims))
         crowd, self.until = Pool(), time.monotonic() + patience
         try:
             self.begin(load, crowd)
             started = time.monotonic()
             while self.going():
                 gevent.sleep(LOOK)
-                known = decide(self.kept, aims, at_end=False)
-                sure = known == "good" or (known == "bad" and len(self.kept) >= LEAST)
-                if sure and time.monotonic() >= started + seconds:
+                if time.monotonic() >= started + seconds and self.is_sure(aims):
                     break
             self.until = 0.0
             crowd.join(max(seconds * DRAIN, DRAIN_LEAST))
@@ -69,11 +70,19 @@ class Climber(PlanUser):
         found = decide(self.kept, aims, at_end=True)
         return "unclear" if found == "open" else found
 
-    def arrivals(self, load: float, slo: Slo) -> float:
+    def is_sure(self, aims: Aims) -> bool:
+        """Of many requests it is asked again only when there are some more: it takes time that answers need."""
+        ended = settled(self.kept, self.under_way.values(), aims)
+        if len(ended) < max(LEAST, ASK_AGAIN * self.judged):
+            return False
+        self.judged = len(ended) if len(ended) > MANY else 0
+        return decide(ended, aims, at_end=False) != "open"
+
+    def arrivals(self, load: float, aims: Aims) -> float:
         """Seconds in which a rate brings the requests that can decide a step."""
         if self.session.options["by"] == "users":
             return 0.0
-        return MARGIN * minimum_samples(slo.percentile, 0, slo.confidence) / load
+        return MARGIN * aims.least / load
 
     def going(self) -> bool:
         return time.monotonic() < self.until and self.wanted()
@@ -113,7 +122,12 @@ class Climber(PlanUser):
     def ask(self, name: str, place: int, number: int, shot: Shot | None) -> Any:
         source = source_of("knee", self.session.seed, self.number_of_step, place, number)
         tokens, most = self.workload.draw(source)
-        return self.chat(
-            prompt(source, tokens), max_tokens=most, name=name, judge=plain_answer, shot=shot,
-            group=str(self.number_of_step), asked_input=tokens, ignore_eos=True,
-        )  # fmt: skip
+        mine = next(self.numbers)
+        self.under_way[mine] = clock.now()
+        try:
+            return self.chat(
+                prompt(source, tokens), max_tokens=most, name=name, judge=plain_answer, shot=shot,
+                group=str(self.number_of_step), asked_input=tokens, ignore_eos=True,
+            )  # fmt: skip
+        finally:
+            del self.under_way[mine]

@@ -10,11 +10,12 @@ import pytest
 
 from kvops.load import runs
 from kvops.load.pacing import Pacing
-from kvops.load.records import REQUESTS_FILE, RequestRecord
+from kvops.load.records import REQUESTS_FILE, ClientSample, ErrorClass, RequestRecord
 from kvops.load.reports import base, listing
 from kvops.load.reports.compare import RunComparison, compare_runs, differences
 from tests.harness import run_kvops
-from tests.load.kept_runs import chat, keep, recall
+from tests.load.kept_runs import START, chat, keep, recall
+from tests.load.made import lost
 
 
 def compared(tmp_path: Path, old: list[RequestRecord], new: list[RequestRecord]) -> RunComparison:
@@ -80,6 +81,47 @@ def test_a_partial_run_is_never_the_same_or_better(tmp_path: Path) -> None:
     found = compare_runs(base.read(runs.load(before)), base.read(runs.load(after)), 0.10)
     assert found.outcome == "inconclusive"
     assert found.doubts == ("after: the run is interrupted",)
+
+
+def crowded(seconds: int) -> list[ClientSample]:
+    return [
+        ClientSample(START + at, 1, 1, 0.1, 0.0, 0.0, 0, 0.95, 0.1, 0.2) for at in range(seconds)
+    ]
+
+
+def full(seconds: int) -> list[ClientSample]:
+    return [ClientSample(START + at, 1, 1, 0.99, 0.3) for at in range(seconds)]
+
+
+@pytest.mark.parametrize(
+    ("client", "words"),
+    [(full(300), "after: the client was the bottleneck"), (crowded(300), "after: other processes")],
+)
+def test_slower_is_not_worse_where_the_client_or_a_crowd_may_have_made_it_so(
+    tmp_path: Path, client: list[ClientSample], words: str
+) -> None:
+    before = base.read(runs.load(keep(tmp_path, chat(300))))
+
+    def against(records: list[RequestRecord]) -> RunComparison:
+        after = base.read(runs.load(keep(tmp_path, records, client=client)))
+        return compare_runs(before, after, 0.10)
+
+    slow = against(chat(300, scale=1.5, seed=2))
+    assert (outcomes(slow)["first token"], slow.outcome) == ("worse", "inconclusive")
+    assert slow.doubts[0].startswith(words)
+    assert slow.rows[0].why == "does not count, for the doubts below"
+    assert against(chat(300, scale=0.5, seed=2)).outcome == "inconclusive", "nor is faster better"
+    broken = against(chat(300, failed=100, seed=2))
+    assert (outcomes(broken)["failed"], broken.outcome) == ("worse", "worse")
+
+
+def test_what_the_client_had_no_room_for_is_no_failure_of_the_node(tmp_path: Path) -> None:
+    left = [lost("chat", START + at, ErrorClass.CLIENT_SATURATED) for at in range(100)]
+    found = compared(tmp_path, chat(400), [*chat(400), *left])
+    assert found.outcome == "inconclusive"
+    assert outcomes(found)["failed"] == "too few", "none of 400 and none of 400"
+    assert found.rows[-1].after == 0.0
+    assert "100 requests of 500 had no room at the client" in found.doubts[0]
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:

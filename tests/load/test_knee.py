@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvops.load.knee import MAX_STEPS, Outcome, Search, contradictions, first_bad, knee, unsteady
-from kvops.load.knee_step import Aims, Limit, Pressure, decide, measure, pressure
+from kvops.load.knee_step import (
+    Aims,
+    Limit,
+    Pressure,
+    claims_of,
+    decide,
+    measure,
+    pressure,
+    settled,
+)
 from kvops.load.records import ErrorClass, RequestRecord, ServerSample
 from kvops.load.slo import Slo
+from kvops.load.statistics import sequential
 
 
 def climb(search: Search, node: Callable[[float], Outcome]) -> list[float]:
@@ -142,12 +156,13 @@ def record(seq: int, ttft: float | None = 0.5, error: ErrorClass | None = None) 
 
 
 def answers(fast: int, slow: int = 0, **errors: int) -> list[RequestRecord]:
-    failed = [ErrorClass(name) for name, count in errors.items() for _ in range(count)]
-    return [
-        *(record(n) for n in range(fast)),
-        *(record(fast + n, 3.0) for n in range(slow)),
-        *(record(fast + slow + n, None, one) for n, one in enumerate(failed)),
-    ]
+    """In no order."""
+    kinds: list[tuple[float | None, ErrorClass | None]] = [(0.5, None)] * fast + [
+        (3.0, None)
+    ] * slow
+    kinds += [(None, ErrorClass(name)) for name, count in errors.items() for _ in range(count)]
+    random.Random(2).shuffle(kinds)
+    return [record(seq, *kind) for seq, kind in enumerate(kinds)]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +173,7 @@ def answers(fast: int, slow: int = 0, **errors: int) -> list[RequestRecord]:
         (answers(0), "open"),
         (answers(30, 10), "bad"),
         (answers(0, 5), "bad"),
+        (answers(0, 20), "bad"),
         (answers(38, 2), "open"),
         (answers(40, http_429=10), "bad"),
         (answers(0, connect_refused=5), "bad"),
@@ -183,6 +199,57 @@ def test_at_its_end_what_was_not_shown_to_be_good_is_bad_or_unclear(
     records: list[RequestRecord], outcome: str
 ) -> None:
     assert decide(records, AIMS, at_end=True) == outcome
+
+
+def test_what_a_step_showed_first_has_the_say_whatever_comes_after() -> None:
+    assert decide(answers(36), AIMS, at_end=False) == "good"
+    assert decide([record(99, 9.0), *answers(36)], AIMS, at_end=True) == "good"
+    assert decide([record(-1, 9.0), *answers(36)], AIMS, at_end=True) == "bad"
+
+
+def test_the_first_look_is_at_all_that_was_sent_in_the_first_seconds() -> None:
+    """The first of a step come all at once, and are no picture of it."""
+    crowd = [record(at, 3.0 if at < 4 else 0.5) for at in range(90)]
+    assert decide(crowd, AIMS, at_end=False) == "bad"
+    patient = Aims(AIMS.slo, AIMS.max_errors, seconds=200.0)
+    assert decide(crowd, patient, at_end=False) == "open"
+    assert claims_of(crowd, patient)["ttft"].over == 4
+
+
+def test_a_step_is_not_judged_by_those_that_were_quick_alone() -> None:
+    aims = Aims(AIMS.slo, AIMS.max_errors, seconds=10.0)
+    assert settled(answers(40), [], aims) == answers(40)
+    assert settled(answers(40), [9.5], aims) == [], "one of the first seconds is under way still"
+    assert len(settled(answers(40), [30.5, 12.5], aims)) == 13
+    assert settled([], [1.0], aims) == []
+
+
+@pytest.mark.parametrize(("share", "confidence"), [(0.95, 0.8), (0.99, 0.95), (0.8, 0.8)])
+def test_looking_again_and_again_is_wrong_no_more_often_than_it_says(
+    share: float, confidence: float
+) -> None:
+    runs, length, may = 4000, 1500, 1 - confidence
+    chance = np.random.default_rng(7)
+
+    def outcomes(over: float) -> dict[str, float]:
+        drawn = (chance.random((runs, length)) < over).astype(np.int8)
+        found = Counter(sequential(row, share, 1.0, confidence, 20).outcome for row in drawn)
+        return {name: count / runs for name, count in found.items()}
+
+    at_bound, noise = outcomes(1 - share), 3 * math.sqrt(may / runs)
+    assert 0.5 * may < at_bound["holds"] <= may + noise, "at the bound it may hold so often"
+    assert 0.3 * may < at_bound["refuted"] <= may + noise
+    assert outcomes(2 * (1 - share)).get("holds", 0.0) < may / 4
+    assert outcomes((1 - share) / 10)["holds"] > 0.98, "and what is far from it is soon seen"
+
+
+def test_a_load_without_a_slow_answer_is_good_soon() -> None:
+    found = sequential(np.zeros(400, np.int8), 0.95, 2.0, 0.8, 20)
+    told = "shown with 80% confidence (0 of 36 over it)"
+    assert (found.outcome, found.samples, str(found)) == ("holds", 36, told)
+    assert sequential(np.zeros(35, np.int8), 0.95, 2.0, 0.8, 20).needed == 36
+    assert sequential(np.ones(20, np.int8), 0.95, 2.0, 0.8, 20).outcome == "refuted"
+    assert sequential(np.zeros(0, np.int8), 0.95, 2.0, 0.8, 20).outcome == "too few"
 
 
 @pytest.mark.parametrize(

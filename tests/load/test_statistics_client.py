@@ -26,6 +26,12 @@ def test_late_sends_are_told_at_p99() -> None:
     assert client_health(CALM, scheduled([0.002] * 199 + [0.8])).doubt is None
 
 
+def test_a_connection_that_takes_long_is_not_the_clients_lateness() -> None:
+    slow = [answer("a", at + 4.0, t_intended=float(at), connect=3.99) for at in range(150)]
+    assert client_health(CALM, slow).doubt is None
+    assert client_health(CALM, scheduled([4.0] * 150)).slow is not None
+
+
 def test_of_few_sends_the_latest_counts() -> None:
     found = client_health(CALM, scheduled([0.002] * 20 + [0.8]))
     assert found.doubt == "scheduled requests were sent 800 ms late at worst, more than 500 ms"
@@ -36,6 +42,7 @@ def test_requests_that_were_never_sent_are_told() -> None:
     found = client_health(CALM, [*scheduled([0.0] * 8), *unsent])
     assert found.unsent == 2
     assert found.doubt == "2 of 10 requests were due but never sent: the client was full"
+    assert found.slow is None, "the times of those that were sent are what they are"
 
 
 def test_a_closed_loop_has_no_lateness_and_no_samples_no_figures() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kvops.load.records import ErrorClass
 from kvops.load.slo import Slo
 from kvops.load.statistics import goodput, objectives, summarize
+from kvops.load.statistics.percentiles import rank
 from tests.load.made import answer, lost, refused
 
 SLO = Slo(ttft=1.0, tpot=0.05, e2e=5.0)
@@ -62,8 +63,36 @@ def test_objectives_say_what_may_be_claimed() -> None:
     assert objectives(good[1:], SLO)["ttft"].outcome == "too few"
     failing = [*good, lost("a", 1, ErrorClass.HTTP_503)]
     found = objectives(failing, Slo(ttft=1.0, itl=0.05))
-    assert (found["ttft"].over, found["itl"].over) == (1, 0)
+    assert (found["ttft"].over, found["itl"].over) == (1, 1)
     assert objectives(good, Slo()) == {}
+
+
+def test_gaps_count_once_a_request_however_many_they_are() -> None:
+    slo = Slo(itl=0.3)
+    few = objectives([answer("a", at, tokens=16) for at in range(6)], slo, 0.95)["itl"]
+    assert (few.samples, few.needed, few.outcome) == (6, 59, "too few")
+    one_slow = answer("a", 0, tokens=1, itl=0.0)
+    for gaps, slow in ((20, 1), (20, 2), (5, 1), (100, 5), (100, 6)):
+        itl = (0.5,) * slow + (0.01,) * (gaps - slow)
+        record = msgspec.structs.replace(one_slow, itl=itl, completion_tokens=gaps + 1)
+        found = objectives([answer("a", 1), record, answer("a", 2, tokens=1)], slo)["itl"]
+        ordered = sorted(itl)
+        assert found.samples == 2, "an answer of one token has no gap"
+        assert found.over == (ordered[rank(gaps, 0.95)] > 0.3), (gaps, slow)
+        assert goodput([record], slo).good == 1 - found.over, "the claim and goodput say the same"
+
+
+def test_the_time_to_connect_is_part_of_what_a_user_waits() -> None:
+    slow = answer("a", 0.0, connect=4.0)
+    assert goodput([slow], SLO).good == 0
+    found = objectives([slow] * 90, Slo(ttft=2.0, e2e=3.0))
+    assert (found["ttft"].over, found["e2e"].over) == (90, 90)
+
+
+def test_what_the_client_never_sent_says_nothing_of_the_node() -> None:
+    unsent = lost("a", 1, ErrorClass.CLIENT_SATURATED)
+    found = objectives([answer("a", 0), unsent], Slo(ttft=1.0, itl=0.05, tpot=0.05, e2e=5.0))
+    assert {(one.over, one.samples) for one in found.values()} == {(0, 1)}
 
 
 def test_an_expected_refusal_is_no_good_answer_and_no_quick_one() -> None:

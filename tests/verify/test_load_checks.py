@@ -101,6 +101,14 @@ def test_a_request_that_was_sent_late_has_waited_since_it_was_due() -> None:
     assert load.waited(answer("request", 10.0, ttft=0.5)) == 0.5
     assert load.waited(answer("request", 10.0, ttft=0.5, t_intended=7.0)) == pytest.approx(3.5)
     assert load.waited(lost("request", 1.0, ErrorClass.HTTP_503)) == float("inf")
+    assert load.waited(answer("request", 10.0, ttft=0.5, connect=2.0)) == 2.5
+
+
+def test_gaps_are_claimed_by_requests_and_a_failed_one_is_over() -> None:
+    few = claims_of(answers(12), P)["ITL"]
+    assert (few.outcome, few.samples) == ("too few", 12), "however many gaps they have"
+    some = [*answers(90), lost("request", 99.0, ErrorClass.HTTP_503)]
+    assert (claims_of(some, P)["ITL"].over, claims_of(some, P)["ITL"].samples) == (1, 91)
 
 
 def test_a_slow_request_asks_for_more_samples_before_a_claim_is_believed() -> None:
@@ -112,6 +120,7 @@ def test_a_slow_request_asks_for_more_samples_before_a_claim_is_believed() -> No
 def test_the_series_of_a_later_comparison_know_what_was_lost() -> None:
     series = load.samples_of([*answers(5), lost("request", 9.0, ErrorClass.HTTP_503)])
     assert (series["ttft.load"].lost, series["ttft.load"].total) == (1, 6)
+    assert (series["itl.load"].lost, series["itl.load"].total) == (1, 6)
 
 
 @pytest.mark.parametrize(("slower", "gain"), [(1.0, 4.0), (2.0, 2.0), (4.0, 1.0)])

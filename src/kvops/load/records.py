@@ -135,13 +135,16 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return None if self.t_intended is None else self.t_send - self.t_intended
 
     @property
-    def scheduled_ttft(self) -> float | None:
-        """Seconds from the wanted send to the first token: what a user of an open loop waits."""
-        if self.ttft is None:
-            return None
+    def waited(self) -> float:
+        """Seconds from the wanted send until the request was written: the time to connect, and that of a late send."""
         if self.t_intended is None:
-            return self.ttft + (self.connect or 0.0)
-        return self.ttft + self.t_send - self.t_intended
+            return self.connect or 0.0
+        return max(0.0, self.t_send - self.t_intended)
+
+    @property
+    def scheduled_ttft(self) -> float | None:
+        """Seconds from the wanted send to the first token: what a user waits."""
+        return None if self.ttft is None else self.ttft + self.waited
 
     @property
     def cancelled(self) -> bool:

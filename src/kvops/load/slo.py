@@ -28,7 +28,8 @@ class Slo(BaseModel):
     tpot: Seconds | None = None
     e2e: Seconds | None = None
     percentile: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
-    """Share of all requests (of all gaps, for `itl`) that must be within the bound; a failed one is not."""
+    """Share of all requests that must be within the bound; a failed one is not. An answer is within that of `itl` when
+    this share of its gaps is."""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
     """With which a run must show it: more asks for more samples."""
 

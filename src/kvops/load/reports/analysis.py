@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kvops.load.reports.base import RunData, Verdict
+from kvops.load.reports.doubts import books, health
 from kvops.load.reports.slo import whole_claims, whole_goodput
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
@@ -20,8 +21,6 @@ from kvops.load.statistics import (
     TokenCheck,
     WarmUp,
     after_warm_up,
-    client_health,
-    ledger,
     steadiness,
     summarize,
     token_check,
@@ -69,8 +68,8 @@ def examine(data: RunData, verdict: Verdict) -> Analysis:
         typical=summarize(after_warm_up(data.records, start)) if start.dropped else None,
         goodput=whole_goodput(data) if has_objectives else None,
         objectives=whole_claims(data) if has_objectives else {},
-        client=client_health(data.client, data.records),
-        ledger=ledger(data.info.before, data.info.after, data.records),
+        client=health(data),
+        ledger=books(data),
         tokens=token_check(data.records),
     )
 

@@ -23,6 +23,7 @@ from kvops.load.records import (
 )
 from kvops.load.reports.plots import Missing, Plot
 from kvops.load.runs import Run, RunInfo
+from kvops.load.statistics.goodput import unsent
 from kvops.printable import printable
 
 T = TypeVar("T")
@@ -105,14 +106,18 @@ def verdict(
     failures, gaps, told, shown = (
         tuple(map(printable, lines)) for lines in (failures, gaps, notes, met)
     )
+    reasons = tuple(dict.fromkeys((*failures, *gaps)))
     if failures:
-        return Verdict("fail", (*failures, *gaps), told)
-    return Verdict("inconclusive", gaps, told) if gaps else Verdict("pass", (), told, shown)
+        return Verdict("fail", reasons, told)
+    return Verdict("inconclusive", reasons, told) if gaps else Verdict("pass", (), told, shown)
 
 
 def failure_lines(records: Sequence[RequestRecord], most: int = 5) -> list[str]:
-    """The first kinds of failures, one line each with how often it came, and how many more failures there are."""
-    counts = Counter(_line(record) for record in records if record.failed)
+    """The first kinds of failures, one line each with how often it came, and how many more failures there are.
+
+    What the client had no room to send is no failure of the node's.
+    """
+    counts = Counter(_line(one) for one in records if one.failed and not unsent(one))
     shown = [
         line if count == 1 else f"{line} ({count} times)"
         for line, count in list(counts.items())[:most]

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
-from kvops.load.reports.slo import blamed, cache_notes
-from kvops.load.statistics import window_seconds
+from kvops.load.reports.doubts import blamed, client_gaps
+from kvops.load.reports.slo import cache_notes
+from kvops.load.statistics import unsent, window_seconds
 from kvops.units import format_duration, format_whole
 
 
@@ -38,6 +39,8 @@ def judge(data: RunData) -> Verdict:
             data, [f"{rate:.1f} output tokens/s are under the wanted {least:g}"]
         )
         failures, gaps = [*failures, *blame], [*gaps, *excused]
+    if least is not None:  # without, the verdict rests on no time
+        gaps += client_gaps(data)
     shown = [f"{found['answered']} of {options['requests']} answered"]
     if least is not None and rate is not None:
         shown.append(f"{rate:.1f} output tokens/s, {least:g} are wanted")
@@ -48,7 +51,7 @@ def facts(data: RunData) -> dict[str, Any]:
     """`lost`: asked and not answered, refusals that were asked again left out."""
     own = [one for one in data.records if one.name == "request"]
     answered = [one for one in own if one.expected and one.status not in STATUSES]
-    lost = [one for one in own if one.failed]
+    lost = [one for one in own if one.failed and not unsent(one)]
     window = window_seconds([*answered, *lost])
     output = sum(one.completion_tokens or 0 for one in answered)
     prompts = sum(one.prompt_tokens or 0 for one in answered)

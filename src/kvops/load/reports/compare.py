@@ -12,8 +12,9 @@ import msgspec
 
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData
+from kvops.load.reports.doubts import excuse, unsent_gaps
 from kvops.load.runs import RunInfo
-from kvops.load.statistics import client_health, token_rates, window_seconds
+from kvops.load.statistics import token_rates, unsent, window_seconds
 from kvops.load.statistics.compare import (
     LEAST,
     Comparison,
@@ -45,7 +46,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     after: float | None
     comparison: Comparison
     why: str = ""
-    """What the runs lack where the comparison cannot tell."""
+    """What the runs lack where the comparison cannot tell, or why it does not count."""
+    is_speed: bool = True
+    """Made of the client's times, and no better than they are."""
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...]
     """In what the two were asked; empty: they are alike."""
     doubts: tuple[str, ...]
-    """Why neither result may be relied on: then nothing is called the same or better."""
+    """Why neither result may be relied on: then nothing is called the same or better, and where it was the client or
+    others on the machine, nothing that is slower is called worse."""
 
 
 EXIT_CODES = {"better": 0, "same": 0, "worse": 1, "inconclusive": 3}
@@ -91,27 +95,32 @@ def _flag(name: str) -> str:
 
 def compare_runs(before: RunData, after: RunData, tolerance: float) -> RunComparison:
     """`tolerance`: a share of the median before under which a shift is none."""
-    rows = tuple(_explained(row, before, after) for row in _rows(before, after, tolerance))
+    blurred = excuse(before) is not None or excuse(after) is not None
+    rows = tuple(_explained(row, before, after, blurred) for row in _rows(before, after, tolerance))
     doubts = (*_doubts("before", before), *_doubts("after", after))
     return RunComparison(
         before=before.info.run,
         after=after.info.run,
-        outcome=_outcome([row.comparison.outcome for row in rows], bool(doubts)),
+        outcome=_outcome(rows, bool(doubts), blurred),
         rows=rows,
         differences=tuple(differences(before.info, after.info)),
         doubts=doubts,
     )
 
 
-def _explained(row: Row, before: RunData, after: RunData) -> Row:
+def _explained(row: Row, before: RunData, after: RunData, blurred: bool) -> Row:
+    if blurred and row.is_speed and row.comparison.outcome == "worse":
+        return msgspec.structs.replace(row, why="does not count, for the doubts below")
     asked = [sum(not one.cancelled for one in data.records) for data in (before, after)]
     return msgspec.structs.replace(row, why=_unsure(row, (asked[0], asked[1])))
 
 
 def _outcome(
-    outcomes: Sequence[str], doubtful: bool
+    rows: Sequence[Row], doubtful: bool, blurred: bool
 ) -> Literal["better", "same", "worse", "inconclusive"]:
-    if "worse" in outcomes:
+    """`blurred`: the times of one run are not the node's alone; then slower is not worse, but more failures are."""
+    outcomes = [row.comparison.outcome for row in rows]
+    if any(row.comparison.outcome == "worse" and not (blurred and row.is_speed) for row in rows):
         return "worse"
     if doubtful or "too few" in outcomes or not outcomes:
         return "inconclusive"
@@ -122,9 +131,11 @@ def _doubts(which: str, data: RunData) -> Iterator[str]:
     if data.info.status != "finished":
         yield f"{which}: the run is {data.info.status}"
     yield from (f"{which}: {line}" for line in data.damage)
-    doubt = client_health(data.client, data.records).doubt
-    if doubt is not None:
-        yield f"{which}: {doubt}"
+    slow = excuse(data)
+    if slow is not None:
+        yield f"{which}: {slow}"
+    else:
+        yield from (f"{which}: {line}" for line in unsent_gaps(data))
 
 
 def _rows(before: RunData, after: RunData, tolerance: float) -> Iterator[Row]:
@@ -148,7 +159,7 @@ def _rows(before: RunData, after: RunData, tolerance: float) -> Iterator[Row]:
                 lambda a, b: compare_tails(a, b, tolerance=tolerance, confidence=CONFIDENCE),
             )
     yield _throughput(before, after, tolerance)
-    yield _shares("failed", before, after, lambda one: one.failed, lambda _: True, "lower")
+    yield _shares("failed", before, after, _is_lost, _is_sent, "lower")
     if any(record.needle for record in before.records):
         yield _shares("recall", before, after, lambda one: one.expected, _has_needle, "higher")
 
@@ -180,7 +191,7 @@ def _by_kind(records: Sequence[RequestRecord], measure: str) -> dict[str, list[f
     kinds: dict[str, list[float]] = defaultdict(list)
     for record in records:
         value = math.inf if record.failed else value_of(record, measure)
-        if value is not None and not record.cancelled:
+        if value is not None and not record.cancelled and not unsent(record):
             kinds[_kind(record)].append(value)
     return kinds if any(map(math.isfinite, itertools.chain(*kinds.values()))) else {}
 
@@ -227,8 +238,17 @@ def _shares(
         pairs.append((sum(map(is_hit, asked)), len(asked)))
     found = compare_shares(pairs[0], pairs[1], direction=direction, confidence=CONFIDENCE)
     return Row(
-        measure=title, unit="share", before=found.before, after=found.after, comparison=found
-    )
+        measure=title, unit="share", before=found.before, after=found.after, comparison=found,
+        is_speed=False,
+    )  # fmt: skip
+
+
+def _is_lost(record: RequestRecord) -> bool:
+    return record.failed
+
+
+def _is_sent(record: RequestRecord) -> bool:
+    return not unsent(record)
 
 
 def _has_needle(record: RequestRecord) -> bool:

@@ -16,10 +16,11 @@ from kvops.load.records import RequestRecord
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import Columns
-from kvops.load.reports.slo import blamed, cache_notes, claims, client_gaps, longer, words
+from kvops.load.reports.doubts import blamed, client_gaps
+from kvops.load.reports.slo import cache_notes, claims, longer, words
 from kvops.load.reports.spread import cells, finite, ratio, times
 from kvops.load.slo import Slo
-from kvops.load.statistics import Claim, Series, pooled_gaps, series
+from kvops.load.statistics import Claim, Series, pooled_gaps, series, value_of
 from kvops.units import format_whole
 
 
@@ -99,7 +100,9 @@ def side(data: RunData, name: str) -> Side:
         answered=len(answered),
         refused=sum(one.expected and one.status in STATUSES for one in own),
         failed=failed,
-        ttft=series((one.ttft for one in answered if one.ttft is not None), failed),
+        ttft=series(
+            (wait for one in answered if (wait := value_of(one, "ttft")) is not None), failed
+        ),
         itl=series(pooled_gaps(answered)),
         prompt_tokens=sum(one.prompt_tokens or 0 for one in answered),
     )

@@ -19,15 +19,15 @@ from kvops.load.reports.cells import UNKNOWN, Columns, counted
 from kvops.load.reports.plots import Plot, lines
 from kvops.load.reports.slo import cache_notes, words
 from kvops.load.reports.spread import cells, number
-from kvops.load.slo import Slo
 from kvops.load.statistics import (
     Series,
     crowd,
-    minimum_samples,
     pooled_gaps,
     saturation,
     series,
     tokens_between,
+    unsent,
+    value_of,
 )
 from kvops.units import format_ratio
 
@@ -162,21 +162,18 @@ def steps(data: RunData) -> list[Held]:
 
 def _held(data: RunData, own: Sequence[RequestRecord]) -> Held:
     start, end = min(one.t_send for one in own), max(one.t_send + one.e2e for one in own)
-    aims = Aims(Slo.of(data.info.options), data.info.options["max_errors"])
+    aims = Aims.of(data.info.options)
     seen = pressure(data.server, start, end)
     step = measure(float(own[0].name.split()[0]), own, aims, seen)
-    client = _doubt([one for one in data.client if start <= one.at <= end + 1], step)
+    client = _doubt([one for one in data.client if start <= one.at <= end + 1], own, step)
     if client is not None:
         step = msgspec.structs.replace(step, outcome="unclear", limits=(Limit.CLIENT,))
     good = [one for one in own if one.expected]
-    first = (
-        one.ttft if one.t_intended is None else one.scheduled_ttft
-        for one in good
-        if one.ttft is not None
-    )
     return Held(
         step=step,
-        ttft=series((value for value in first if value is not None), step.failed),
+        ttft=series(
+            (wait for one in good if (wait := value_of(one, "ttft")) is not None), step.failed
+        ),
         itl=series(pooled_gaps(good)),
         output_tokens_per_second=tokens_between(good, start, end) / (end - start)
         if end > start
@@ -186,9 +183,11 @@ def _held(data: RunData, own: Sequence[RequestRecord]) -> Held:
     )
 
 
-def _doubt(samples: Sequence[ClientSample], step: Step) -> str | None:
+def _doubt(samples: Sequence[ClientSample], own: Sequence[RequestRecord], step: Step) -> str | None:
     """Others that took the CPUs explain what was missed; what was met was met in spite of them."""
     busy = saturation(samples)
+    if busy is None and (left := sum(map(unsent, own))):
+        busy = f"{counted(left, 'request')} had no room at the client"
     if busy is not None:
         return f"the client was the bottleneck: {busy}"
     return crowd(samples) if step.outcome == "bad" and not step.failed else None
@@ -207,8 +206,7 @@ def _gaps(data: RunData, held: Sequence[Held]) -> list[str]:
         for one in held
         if one.client is not None
     ]
-    slo = Slo.of(data.info.options)
-    least = minimum_samples(slo.percentile, 0, slo.confidence)
+    least = Aims.of(data.info.options).least
     gaps += [
         f"{load_words(one.step.load, data.info.options['by'])}: {counted(one.step.requests, 'request')} decide "
         f"nothing, {least} are the least: raise --step-seconds{_to(data, one, least)}"

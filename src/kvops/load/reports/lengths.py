@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports import unsent
-from kvops.load.reports.base import RunData, Verdict, verdict
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.doubts import blamed, client_gaps, crowd_notes
 from kvops.load.reports.plots import Plot, lines
-from kvops.load.reports.slo import blamed, cache_notes, client_gaps, crowd_notes
+from kvops.load.reports.slo import cache_notes
 from kvops.load.reports.spread import cells, number
 from kvops.load.slo import Slo
-from kvops.load.statistics import LEAST_SAMPLES, Series, pooled_gaps, series
+from kvops.load.statistics import LEAST_SAMPLES, Series, pooled_gaps, series, value_of
 from kvops.load.statistics.curves import Step, steps
 from kvops.units import format_duration, format_whole
 
@@ -33,8 +33,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(data: RunData) -> Verdict:
     options, found = data.info.options, rows(data)
-    failures, unasked = unsent.told(data.records)
-    gaps = unasked + [
+    failures = failure_lines(data.records)
+    gaps = [
         f"{row.length} tokens: {row.ttft.samples} answers, a median needs {LEAST_SAMPLES[0.50]}: raise --repeats"
         for row in found
         if row.ttft.p50 is None
@@ -138,7 +138,7 @@ def _row(data: RunData, length: int) -> Row:
         length=length,
         tokens=sum(counted) / len(counted) if counted else None,
         failed=failed,
-        ttft=series((one.ttft for one in good if one.ttft is not None), failed),
+        ttft=series((wait for one in good if (wait := value_of(one, "ttft")) is not None), failed),
         itl=series(pooled_gaps(good)),
     )
 

@@ -15,10 +15,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports import unsent
-from kvops.load.reports.base import RunData, Verdict, verdict
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
-from kvops.load.reports.slo import client_gaps
+from kvops.load.reports.doubts import client_gaps
 from kvops.load.reports.spread import cells, finite, ratio
 from kvops.load.statistics import Series, series, summarize
 from kvops.telemetry.snapshot import Known, NodeSnapshot
@@ -50,7 +49,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(data: RunData) -> Verdict:
     least = data.info.options["min_hit_share"]
-    failures, gaps = unsent.told(data.records)
+    failures, gaps = failure_lines(data.records), []
     cold, warm = (_kind(data.records, state) for state in ("cold", "warm"))
     if cold.answered < LEAST:
         gaps.append(

@@ -12,7 +12,8 @@ from kvops.load.ramp import step_name, steps
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns, seconds
-from kvops.load.statistics import LEAST_SAMPLES, Summary, saturation, summarize, tokens_between
+from kvops.load.reports.doubts import client_gaps
+from kvops.load.statistics import LEAST_SAMPLES, Summary, summarize, tokens_between
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -29,9 +30,7 @@ def judge(data: RunData) -> Verdict:
         for step in _steps(data)
         if step.summary.succeeded < least and not step.summary.failed
     ]
-    busy = saturation(data.client)
-    if busy is not None:
-        gaps.append(busy)
+    gaps += client_gaps(data)
     answered = sum(step.summary.succeeded for step in _steps(data))
     return verdict(
         failure_lines(data.records), gaps, (),

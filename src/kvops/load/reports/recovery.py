@@ -22,9 +22,10 @@ from kvops.load.records import RequestRecord
 from kvops.load.refusals import STATUSES
 from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
-from kvops.load.reports.slo import blamed, cache_notes, client_gaps, crowd_notes
+from kvops.load.reports.doubts import blamed, client_gaps, crowd_notes
+from kvops.load.reports.slo import cache_notes
 from kvops.load.reports.spread import cells
-from kvops.load.statistics import Series, series
+from kvops.load.statistics import Series, series, value_of
 from kvops.units import format_duration, format_ratio
 
 __all__ = [
@@ -212,9 +213,10 @@ def _since_settled(data: RunData) -> list[RequestRecord]:
     before, after = _answered(data.records, BASELINE), _tried(data.records, RECOVERY)
     if len(before) < RUN or len(after) < RUN:
         return []
-    half = statistics.median(one.ttft or 0.0 for one in before)
+    half = statistics.median(value_of(one, "ttft") or 0.0 for one in before)
     limit = max(data.info.options["tolerance"] * half, half + FLOOR)
-    waits = [math.inf if one.ttft is None else one.ttft for one in after]
+    told = [value_of(one, "ttft") for one in after]
+    waits = [math.inf if one is None else one for one in told]
     start = settled(waits, limit)
     return [] if start is None else after[start:]
 
@@ -248,7 +250,9 @@ def _phase(records: Sequence[RequestRecord], name: str) -> Phase:
         refused=sum(one.expected and one.status in STATUSES for one in own),
         failed=failed,
         per_second=_rate(answered),
-        ttft=series((one.ttft for one in answered if one.ttft is not None), failed),
+        ttft=series(
+            (wait for one in answered if (wait := value_of(one, "ttft")) is not None), failed
+        ),
     )
 
 

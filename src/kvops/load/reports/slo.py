@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -14,19 +13,18 @@ from rich.text import Text
 from kvops.load.records import RequestRecord
 from kvops.load.reports.base import RunData, Verdict, failure_lines, once, verdict
 from kvops.load.reports.cells import Columns, counted
+from kvops.load.reports.doubts import blamed, client_gaps, crowd_notes
 from kvops.load.slo import Slo
 from kvops.load.statistics import (
     Claim,
     Goodput,
-    client_health,
-    crowd,
     goodput,
     minimum_samples,
     objectives,
+    unsent,
     window_seconds,
 )
-from kvops.load.statistics.client_health import CROWD_SHARE, FULL_BOUND
-from kvops.telemetry.fleet import is_loopback
+from kvops.load.statistics.goodput import Marks, all_marks
 from kvops.units import format_duration, format_ratio, format_whole
 
 LEAST = 5
@@ -41,14 +39,20 @@ MARKS = {
 
 
 @once
-def whole_claims(data: RunData) -> dict[str, Claim]:
+def whole_marks(data: RunData) -> dict[str, Marks]:
     """Of all requests of the run."""
-    return claims(data.records, Slo.of(data.info.options))
+    return all_marks(data.records, Slo.of(data.info.options))
+
+
+@once
+def whole_claims(data: RunData) -> dict[str, Claim]:
+    slo = Slo.of(data.info.options)
+    return objectives(data.records, slo, slo.confidence, whole_marks(data))
 
 
 @once
 def whole_goodput(data: RunData) -> Goodput:
-    return goodput(data.records, Slo.of(data.info.options))
+    return goodput(data.records, Slo.of(data.info.options), whole_marks(data))
 
 
 def judge(data: RunData) -> Verdict:
@@ -131,34 +135,12 @@ def slo_reasons(data: RunData) -> tuple[list[str], list[str]]:
     errors = too_many_errors(records, options.get("max_errors", 0.0))
     if errors is not None:
         failures += [errors, *failure_lines(records)]
-    ended = sum(not record.cancelled for record in records)
+    ended = sum(not record.cancelled and not unsent(record) for record in records)
     if ended < LEAST:
         gaps.append(
             f"{counted(ended, 'request')} came to an end, {LEAST} are the least: raise --duration"
         )
     return failures, gaps
-
-
-def blamed(data: RunData, slow: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What took too long, as failures of the node; as gaps where others took the CPUs that it needed."""
-    taken = crowd(data.client) if slow else None
-    if taken is None:
-        return list(slow), []
-    return [], [f"{line}; {taken}: run it again on a quiet machine" for line in slow]
-
-
-def crowd_notes(data: RunData) -> list[str]:
-    """A machine that was full, of which nobody can tell whether it was the node that filled it."""
-    told = [one for one in data.client if one.machine is not None]
-    full = sum((one.machine or 0.0) > FULL_BOUND for one in told)
-    if not told or full / len(told) <= CROWD_SHARE or any(one.node is not None for one in told):
-        return []
-    if not is_loopback(urlsplit(data.info.target).hostname or ""):
-        return []
-    return [
-        f"this machine's CPUs were over {format_ratio(FULL_BOUND)} busy in {format_ratio(full / len(told))} of all "
-        "seconds; whether by the node or by others cannot be told of a node that kvops did not start here"
-    ]
 
 
 def met(data: RunData) -> list[str]:
@@ -172,8 +154,8 @@ def met(data: RunData) -> list[str]:
 
 
 def error_share(records: Sequence[RequestRecord]) -> float | None:
-    """Failed over all that came to an end; None without any."""
-    kept = [record for record in records if not record.cancelled]
+    """Failed over all that was sent and came to an end; None without any."""
+    kept = [record for record in records if not record.cancelled and not unsent(record)]
     return sum(record.failed for record in kept) / len(kept) if kept else None
 
 
@@ -182,12 +164,6 @@ def too_many_errors(records: Sequence[RequestRecord], most: float) -> str | None
     if share is None or share <= most:
         return None
     return f"{format_ratio(share)} of the requests failed, over the {format_ratio(most)} that may"
-
-
-def client_gaps(data: RunData) -> list[str]:
-    """Why the client's own times cannot be trusted."""
-    doubt = client_health(data.client, data.records).doubt
-    return [] if doubt is None else [f"the client was the bottleneck: {doubt}"]
 
 
 def cache_notes(records: Sequence[RequestRecord]) -> list[str]:

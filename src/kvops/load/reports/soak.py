@@ -17,24 +17,24 @@ from rich.text import Text
 from kvops.load.records import RequestRecord, ServerSample
 from kvops.load.reports.base import RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
-from kvops.load.reports.slo import (
-    blamed,
-    cache_notes,
-    claims,
-    client_gaps,
-    crowd_notes,
-    met,
-    slo_reasons,
-)
+from kvops.load.reports.doubts import blamed, client_gaps, crowd_notes
+from kvops.load.reports.slo import cache_notes, met, slo_reasons, whole_claims
 from kvops.load.reports.slo import table as claims_table
-from kvops.load.slo import Slo
-from kvops.load.statistics import Trend, after_warm_up, trend, warm_up, window_seconds
+from kvops.load.statistics import (
+    Trend,
+    after_warm_up,
+    trend,
+    value_of,
+    warm_up,
+    window_seconds,
+)
 from kvops.load.statistics.steadiness import CONFIDENCE, LEAST_ANSWERS
 from kvops.telemetry.snapshot import Known
 from kvops.units import format_duration, format_ratio
 
 WINDOWS = 20
 MEMORY = "memory in use"
+WAITING = "requests waiting"
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def _too_few(answers: int, held: float) -> str:
 
 
 def _blamed(data: RunData, one: Drift) -> tuple[list[str], list[str]]:
-    if one.is_time:
+    if one.is_time or one.name == WAITING:  # a queue grows where the node is slow
         return blamed(data, [_grew(one)])
     if one.name == MEMORY and _shared(data):
         return [], [f"{_grew(one)}; the other processes of the machine are among it"]
@@ -144,7 +144,7 @@ def body(data: RunData) -> RenderableType:
     for one in drifts(data):
         shown = UNKNOWN if one.change is None else _signed(one.change)
         table.add(one.name, *_ends(one), shown, format_ratio(one.allowed), _mark(one))
-    found = claims(data.records, Slo.of(data.info.options))
+    found = whole_claims(data)
     return Group(table, claims_table(found)) if found else table
 
 
@@ -168,7 +168,7 @@ def drifts(data: RunData) -> list[Drift]:
         _latency(kept, options["max_drift"]),
         _part(MEMORY, seen, lambda one: one.memory_used, options["max_growth"]),
         _part("KV blocks in use", seen, lambda one: one.kv_usage, options["max_growth"]),
-        _part("requests waiting", seen, _waiting, options["max_growth"]),
+        _part(WAITING, seen, _waiting, options["max_growth"]),
     ]
 
 
@@ -177,7 +177,7 @@ def _latency(kept: Sequence[RequestRecord], allowed: float) -> Drift:
     found = None
     if len(answered) >= LEAST_ANSWERS:  # of fewer it is not told either whether the run was steady
         found = trend(
-            [one.t_send for one in answered], [one.ttft or 0.0 for one in answered],
+            [one.t_send for one in answered], [value_of(one, "ttft") or 0.0 for one in answered],
             confidence=CONFIDENCE, points=WINDOWS,
         )  # fmt: skip
     return Drift(

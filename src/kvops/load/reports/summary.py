@@ -31,6 +31,7 @@ from kvops.load.reports.base import Report, RunData, Verdict, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns, counted, seconds
 from kvops.load.reports.document import Document
 from kvops.load.reports.document import as_json as document_json
+from kvops.load.reports.doubts import book_gaps, unsent_gaps
 from kvops.load.slo import Slo
 from kvops.load.statistics import Series, Summary
 from kvops.load.statistics.goodput import overdue
@@ -41,6 +42,7 @@ REPORTS = cast("dict[str, Report]", {
     "lengths": lengths, "fairness": fairness, "prefix": prefix, "turns": turns, "soak": soak, "recovery": recovery,
     "disconnect": disconnect,
 })  # fmt: skip
+VISIBLE = 1.05
 STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 
 
@@ -50,6 +52,7 @@ def judge(data: RunData) -> Verdict:
     Of a run without an answer it is asked only where requests waited for longer than they should.
     """
     early = [*_early(data), *(f"partial: {line}" for line in data.damage)]
+    early += [*book_gaps(data), *unsent_gaps(data)]
     if all(record.cancelled for record in data.records):
         early.append("no request was answered: there is nothing to judge")
         if not _kept_waiting(data):
@@ -135,12 +138,20 @@ def _numbers(data: RunData, found: Analysis) -> RenderableType:
     _series(table, "first token", total.ttft)
     if total.scheduled_ttft.samples and found.client.lateness.samples:
         _series(table, "as scheduled", total.scheduled_ttft)
+    elif _differ(total.ttft, total.scheduled_ttft):
+        _series(table, "with connect", total.scheduled_ttft)
     _series(table, "delta gap", total.itl)
     _series(table, "per token", total.tpot)
     _series(table, "whole", total.e2e)
     if found.typical is not None:
         _series(table, "first, warm", found.typical.ttft)
     return Group(Text(title), table)
+
+
+def _differ(first: Series, whole: Series) -> bool:
+    """Whether the time to connect, which objectives count, is so long that it shows."""
+    pairs = ((first.p50, whole.p50), (first.p95, whole.p95), (first.max, whole.max))
+    return any(isinstance(a, float) and isinstance(b, float) and b > VISIBLE * a for a, b in pairs)
 
 
 def _basis(found: Analysis) -> Text:

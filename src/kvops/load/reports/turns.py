@@ -10,11 +10,10 @@ import msgspec
 from rich.console import RenderableType
 
 from kvops.load.records import RequestRecord
-from kvops.load.reports import unsent
-from kvops.load.reports.base import RunData, Verdict, verdict
+from kvops.load.reports.base import RunData, Verdict, failure_lines, verdict
 from kvops.load.reports.cells import UNKNOWN, Columns
+from kvops.load.reports.doubts import client_gaps
 from kvops.load.reports.plots import Plot, lines
-from kvops.load.reports.slo import client_gaps
 from kvops.load.reports.spread import cells, number
 from kvops.load.statistics import Series, series
 from kvops.units import format_ratio, format_whole
@@ -35,7 +34,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(data: RunData) -> Verdict:
-    (failures, gaps), least = unsent.told(data.records), data.info.options["min_reuse"]
+    failures, gaps = failure_lines(data.records), []
+    least = data.info.options["min_reuse"]
     reused, context, later = _reused(data.records)
     told = len(_pairs(_later(data.records), _before(data.records)))
     if later < LEAST:

@@ -13,13 +13,22 @@ from kvops.load.statistics.client_health import (
 from kvops.load.statistics.confidence import (
     Claim,
     claim,
+    claim_of,
     minimum_samples,
     wilson,
     wilson_lower,
 )
-from kvops.load.statistics.goodput import Goodput, goodput, meets, objectives
+from kvops.load.statistics.goodput import (
+    Goodput,
+    goodput,
+    marks,
+    objectives,
+    unsent,
+    value_of,
+)
 from kvops.load.statistics.ledger import Ledger, TokenCheck, ledger, token_check
 from kvops.load.statistics.percentiles import LEAST_SAMPLES, Quantile, Series, quantile, series
+from kvops.load.statistics.sequential import first_samples, looks, sequential
 from kvops.load.statistics.steadiness import (
     Steadiness,
     WarmUp,
@@ -50,16 +59,20 @@ __all__ = [
     "WarmUp",
     "after_warm_up",
     "claim",
+    "claim_of",
     "client_health",
     "crowd",
+    "first_samples",
     "goodput",
     "ledger",
-    "meets",
+    "looks",
+    "marks",
     "minimum_samples",
     "objectives",
     "pooled_gaps",
     "quantile",
     "saturation",
+    "sequential",
     "series",
     "steadiness",
     "summarize",
@@ -68,6 +81,8 @@ __all__ = [
     "tokens_between",
     "tpot",
     "trend",
+    "unsent",
+    "value_of",
     "warm_up",
     "wilson",
     "wilson_lower",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from kvops.load.records import RequestRecord
 from kvops.load.statistics.percentiles import Values, as_array
 
+Counts: TypeAlias = npt.NDArray[np.int64]
 TOGETHER = 4096
 """Requests whose deltas are unrolled at once: those of all of a long run would fill the memory."""
 
@@ -38,6 +41,15 @@ def pooled_gaps(records: Sequence[RequestRecord]) -> Values:
     return gaps
 
 
+def slow_gaps(records: Sequence[RequestRecord], bound: float) -> Counts:
+    """Of each record: how many of its gaps are over `bound` seconds."""
+    sizes = np.array([len(record.itl) for record in records], dtype=np.int64)
+    before = np.concatenate(([0], np.cumsum(pooled_gaps(records) > bound)))
+    ends = np.cumsum(sizes)
+    counts: Counts = before[ends] - before[ends - sizes]
+    return counts
+
+
 def _arrivals(records: Iterable[RequestRecord]) -> Iterator[tuple[Values, Values]]:
     """Moments of content deltas, Unix seconds, and the tokens each brought: its share of those of its request.
 
@@ -51,9 +63,7 @@ def _arrivals(records: Iterable[RequestRecord]) -> Iterator[tuple[Values, Values
         yield _unrolled(first, sizes, pooled_gaps(some)), np.repeat(shares, sizes)
 
 
-def _unrolled(
-    first: Values, sizes: np.ndarray[tuple[int], np.dtype[np.int64]], gaps: Values
-) -> Values:
+def _unrolled(first: Values, sizes: Counts, gaps: Values) -> Values:
     """Times of all deltas from the first of each request and the gaps after it."""
     heads = np.cumsum(sizes) - sizes
     steps = np.insert(gaps, heads - np.arange(len(heads)), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -31,11 +32,11 @@ class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
     lag_max: float | None
     """Seconds that a timer was late."""
     lateness: Series
-    """Of scheduled sends, seconds; no samples in a closed loop."""
+    """Of scheduled sends, seconds, the time to connect left out; no samples in a closed loop."""
     unsent: int
     """Requests that were due while the client had no room for them."""
     doubt: str | None
-    """Why the client's times cannot be trusted; None: nothing speaks against them."""
+    """Why the run cannot be relied on for the client's sake: `slow`, or what it had no room to send."""
     late_samples: int = 0
     """Those in which a timer was over the bound late."""
     machine: float | None = None
@@ -44,27 +45,34 @@ class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Of it what neither the load generator nor the node used; None where they cannot be told apart."""
     crowd: str | None = None
     """Why what took too long need not be the node's fault: others took the CPUs. A time that was kept stays kept."""
+    slow: str | None = None
+    """Why the client's times may be longer than the node's; None: nothing speaks against them."""
 
 
 def client_health(
     samples: Sequence[ClientSample], records: Sequence[RequestRecord] = ()
 ) -> ClientHealth:
-    late = series(record.lateness for record in records if record.lateness is not None)
+    late = series(late for record in records if (late := _lateness(record)) is not None)
     unsent = sum(record.error_class is ErrorClass.CLIENT_SATURATED for record in records)
+    slow = saturation(_while_sending(samples, records)) or _late(late)
     return ClientHealth(
         samples=len(samples),
         cpu_max=max((sample.cpu for sample in samples), default=None),
         lag_max=max((sample.lag for sample in samples), default=None),
         lateness=late,
         unsent=unsent,
-        doubt=saturation(_while_sending(samples, records))
-        or _late(late)
-        or _unsent(unsent, len(records)),
+        doubt=slow or _unsent(unsent, len(records)),
         late_samples=sum(sample.lag > LAG_BOUND for sample in samples),
         machine=_median(sample.machine for sample in samples),
         others=_median(sample.others for sample in samples),
         crowd=crowd(samples),
+        slow=slow,
     )
+
+
+def _lateness(record: RequestRecord) -> float | None:
+    """A connection that takes long is the node's lateness, or the network's."""
+    return None if record.lateness is None else record.lateness - (record.connect or 0.0)
 
 
 def crowd(samples: Sequence[ClientSample]) -> str | None:
@@ -97,9 +105,24 @@ def _while_sending(
 
 
 def saturation(samples: Sequence[ClientSample]) -> str | None:
-    """Why the client's own times cannot be trusted, or None. A share of late or busy seconds decides."""
-    if not samples:
+    """Why the client's own times cannot be trusted, or None. A share of late or busy seconds decides, of each worker
+    for itself: the requests of one that is full are slow, however calm the others are."""
+    workers: dict[int, list[ClientSample]] = defaultdict(list)
+    for sample in samples:
+        workers[sample.worker].append(sample)
+    told = {number: _saturated(own) for number, own in sorted(workers.items())}
+    full = {number: why for number, why in told.items() if why is not None}
+    if not full:
         return None
+    number, why = next(iter(full.items()))
+    if len(workers) == 1:
+        return why
+    more = f"; {len(full) - 1} more like it" if len(full) > 1 else ""
+    return f"worker {number} of {len(workers)}: {why}{more}"
+
+
+def _saturated(samples: Sequence[ClientSample]) -> str | None:
+    """Of one worker."""
     late = np.mean([sample.lag > LAG_BOUND for sample in samples])
     busy = np.mean([sample.cpu > CPU_BOUND for sample in samples])
     if late > SATURATED_SHARE:

@@ -47,7 +47,16 @@ def claim(
     bound: float,
     confidence: float = CONFIDENCE,
 ) -> Claim:
-    """Judge "p`share` <= `bound`" where each failure counts as over the bound.
+    """Judge "p`share` <= `bound`" where each failure counts as over the bound. Raises as `claim_of`."""
+    sample = as_array(values)
+    over = int((sample > bound).sum()) + failures
+    return claim_of(over, len(sample) + failures, share, bound, confidence)
+
+
+def claim_of(
+    over: int, count: int, share: float, bound: float, confidence: float = CONFIDENCE
+) -> Claim:
+    """Judge "p`share` <= `bound`" where `over` of `count` samples are over the bound.
 
     The number over the bound among n independent samples is binomial. The claim holds when so few would be seen with
     at most 1 - `confidence` if the true share over the bound were 1 - `share` (MLPerf inference policies, "Early
@@ -55,10 +64,7 @@ def claim(
     """
     from scipy.special import bdtr
 
-    sample = as_array(values)
-    over = int((sample > bound).sum()) + failures
-    count, allowed = len(sample) + failures, 1 - confidence + 1e-12
-    needed = minimum_samples(share, over, confidence)
+    allowed, needed = 1 - confidence + 1e-12, minimum_samples(share, over, confidence)
     at_least = 1.0 if over == 0 else 1 - float(bdtr(over - 1, count, 1 - share))
     outcome: Literal["holds", "refuted", "too few"] = "too few"
     if count >= needed:

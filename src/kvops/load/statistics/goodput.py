@@ -1,17 +1,28 @@
-"""Requests that met every objective at once, over all that were attempted: shedding or failing work never helps."""
+"""Requests that met every objective at once, over all that were attempted: shedding or failing work never helps.
+
+Each request counts once for each objective, for gaps too: all the gaps of a step of a batch are one event, and the
+gaps of one answer are not as many samples as they are gaps.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from kvops.load.records import RequestRecord
+from kvops.load.records import ErrorClass, RequestRecord
 from kvops.load.slo import Slo
-from kvops.load.statistics.arrivals import pooled_gaps
-from kvops.load.statistics.confidence import CONFIDENCE, Claim, claim
-from kvops.load.statistics.percentiles import Values, as_array
+from kvops.load.statistics.arrivals import slow_gaps
+from kvops.load.statistics.confidence import CONFIDENCE, Claim, claim_of
 from kvops.load.statistics.totals import tpot, window_seconds
+
+Marks: TypeAlias = npt.NDArray[np.int8]
+"""One a request: whether it is OVER a bound, WITHIN it, or says NOTHING of it."""
+OVER, WITHIN, NOTHING = 1, 0, -1
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +35,19 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """Good requests over the run's window."""
 
 
-def goodput(records: Sequence[RequestRecord], slo: Slo) -> Goodput:
-    bounds = slo.bounds()
-    attempted = [
-        r for r in records if not r.cancelled or any(overdue(r, *one) for one in bounds.items())
-    ]
-    good = sum(_meets(record, bounds) for record in attempted)
+def goodput(
+    records: Sequence[RequestRecord], slo: Slo, seen: Mapping[str, Marks] | None = None
+) -> Goodput:
+    """A request that brought no content is not good. What it has not, such as a pace without a second token, it does
+    not miss. `seen`: `all_marks` of the records, where they are known."""
+    missed = np.zeros(len(records), dtype=bool)
+    for found in (all_marks(records, slo) if seen is None else seen).values():
+        missed |= found == OVER
+    attempted, good = [], 0
+    for record, late in zip(records, missed.tolist(), strict=True):
+        if late or not record.cancelled:
+            attempted.append(record)
+            good += not late and record.ttft is not None and not record.failed
     window = window_seconds(attempted)
     return Goodput(
         attempted=len(attempted),
@@ -39,54 +57,77 @@ def goodput(records: Sequence[RequestRecord], slo: Slo) -> Goodput:
     )
 
 
-def meets(record: RequestRecord, slo: Slo) -> bool:
-    """Whether one request is within all bounds (DistServe, Zhong 2024); one that brought no content is not.
-
-    What it has not, such as a pace without a second token, it does not miss. Its gaps count by their mean.
-    """
-    return _meets(record, slo.bounds())
-
-
-def _meets(record: RequestRecord, bounds: Mapping[str, float]) -> bool:
-    if record.failed or record.cancelled or record.ttft is None:
-        return False
-    for measure, bound in bounds.items():
-        value = value_of(record, measure)
-        if value is not None and value > bound:
-            return False
-    return True
-
-
 def overdue(record: RequestRecord, measure: str, bound: float) -> bool:
     """Whether a request that the end of the run cut off had missed the bound already, so much is known of it."""
     if not record.cancelled or measure not in ("ttft", "e2e"):
         return False
     if measure == "ttft" and record.ttft is not None:
         return (value_of(record, "ttft") or 0.0) > bound
-    return record.e2e + max(record.lateness or 0.0, 0.0) > bound
+    return record.e2e + record.waited > bound
 
 
 def objectives(
-    records: Sequence[RequestRecord], slo: Slo, confidence: float = CONFIDENCE
+    records: Sequence[RequestRecord],
+    slo: Slo,
+    confidence: float = CONFIDENCE,
+    seen: Mapping[str, Marks] | None = None,
 ) -> dict[str, Claim]:
-    """What the samples say of each objective, by measure. Failures break all but that of the pooled gaps.
+    """What the samples say of each objective, by measure. A failure breaks all of them. `seen` as for `goodput`."""
+    known = all_marks(records, slo) if seen is None else seen
+    found = {}
+    for name, bound in slo.bounds().items():
+        over, count = int((known[name] == OVER).sum()), int((known[name] != NOTHING).sum())
+        found[name] = claim_of(over, count, slo.percentile, bound, confidence)
+    return found
 
-    A good answer without a first token breaks those that count from it: it is nothing that can be left out.
+
+def all_marks(records: Sequence[RequestRecord], slo: Slo) -> dict[str, Marks]:
+    """By measure."""
+    bounds = slo.bounds().items()
+    return {name: marks(records, name, bound, slo.percentile) for name, bound in bounds}
+
+
+def marks(records: Sequence[RequestRecord], measure: str, bound: float, share: float) -> Marks:
+    """Of each record whether it is over `bound`. An answer's gaps are when the `share` percentile of them is.
+
+    Nothing is said by what the run's end cut off in time, by what the client had no room to send, and by an answer
+    that has not what is measured. A good answer without a first token breaks what counts from it: it is nothing that
+    can be left out.
     """
-    good = [record for record in records if not record.failed and not record.cancelled]
-    lost = sum(record.failed for record in records)
-    silent = sum(untimed(record) for record in good)
-    more = {"ttft": lost + silent, "e2e": lost + silent, "tpot": lost, "itl": 0}
-    return {
-        name: claim(
-            values_of(good, name),
-            more[name] + sum(overdue(r, name, bound) for r in records),
-            slo.percentile,
-            bound,
-            confidence,
-        )
-        for name, bound in slo.bounds().items()
-    }
+    if measure == "itl":
+        return _gap_marks(records, bound, share)
+    values = np.fromiter((_counted(r, measure, bound) for r in records), dtype=np.float64)
+    return np.where(np.isnan(values), NOTHING, values > bound).astype(np.int8)
+
+
+def _gap_marks(records: Sequence[RequestRecord], bound: float, share: float) -> Marks:
+    sizes = np.array([len(record.itl) for record in records], dtype=np.int64)
+    ranks = np.ceil(np.round(share * sizes, 9)).astype(
+        np.int64
+    )  # the nearest, as for all percentiles
+    found = (slow_gaps(records, bound) > sizes - np.maximum(ranks, 1)).astype(np.int8)
+    found[sizes == 0] = NOTHING
+    for at, record in enumerate(records):
+        if not record.expected:
+            found[at] = NOTHING if record.cancelled or unsent(record) else OVER
+    return found
+
+
+def _counted(record: RequestRecord, measure: str, bound: float) -> float:
+    """Seconds; infinity for what is over any bound, NaN for what says nothing of it."""
+    if not record.expected:
+        if record.cancelled:
+            return math.inf if overdue(record, measure, bound) else math.nan
+        return math.nan if unsent(record) else math.inf
+    value = value_of(record, measure)
+    if value is not None:
+        return value
+    return math.inf if measure in ("ttft", "e2e") and untimed(record) else math.nan
+
+
+def unsent(record: RequestRecord) -> bool:
+    """Whether the client had no room for it: the node never saw it."""
+    return record.error_class is ErrorClass.CLIENT_SATURATED
 
 
 def untimed(record: RequestRecord) -> bool:
@@ -94,23 +135,14 @@ def untimed(record: RequestRecord) -> bool:
     return record.expected and record.status == 200 and record.ttft is None
 
 
-def values_of(records: Sequence[RequestRecord], measure: str) -> Values:
-    """One value a request that has it; of `itl` every gap of all requests."""
-    if measure == "itl":
-        return pooled_gaps(records)
-    found = (value_of(record, measure) for record in records)
-    return as_array(value for value in found if value is not None)
-
-
 def value_of(record: RequestRecord, measure: str) -> float | None:
-    """Seconds. An open loop's first token and whole answer count from the moment the request was wanted."""
+    """Seconds. First token and whole answer count from the moment the request was wanted: with the time to connect,
+    and in an open loop with that for which it was sent too late."""
     match measure:
         case "ttft":
-            return record.ttft if record.t_intended is None else record.scheduled_ttft
+            return record.scheduled_ttft
         case "tpot":
             return tpot(record)
-        case "itl":
-            return sum(record.itl) / len(record.itl) if record.itl else None
         case "e2e":
-            return None if record.ttft is None else record.e2e + max(record.lateness or 0.0, 0.0)
+            return None if record.ttft is None else record.e2e + record.waited
     raise ValueError(f"{measure!r} is no measure of a request")

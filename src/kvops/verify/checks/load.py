@@ -9,7 +9,15 @@ from typing import Any
 from pydantic import Field
 
 from kvops.load.records import RequestRecord
-from kvops.load.statistics import Claim, claim, pooled_gaps, quantile, summarize
+from kvops.load.statistics import (
+    Claim,
+    claim,
+    claim_of,
+    marks,
+    quantile,
+    summarize,
+)
+from kvops.load.statistics.goodput import NOTHING, OVER
 from kvops.units import format_duration, format_ratio
 from kvops.verify.check import Check, Outcome, Samples, fail, inconclusive
 from kvops.verify.context import Context
@@ -30,7 +38,7 @@ class ConcurrencyParameters(LoadParameters):
     ttft: float = Field(default=10.0, gt=0)
     """Seconds to the first token that the percentile must keep."""
     itl: float = Field(default=1.0, gt=0)
-    """Seconds between tokens."""
+    """Seconds between tokens, at the same percentile of each answer's gaps."""
     max_errors: float = Field(default=0.0, ge=0, le=1)
     """Share of requests that may fail or be refused."""
     waiting: float = Field(default=0.5, ge=0, le=1)
@@ -57,21 +65,22 @@ async def concurrency(context: Context, parameters: ConcurrencyParameters) -> Ou
 def claims_of(
     records: Sequence[RequestRecord], parameters: ConcurrencyParameters
 ) -> dict[str, Claim]:
-    """First-token and gap objectives; a failed request is over both."""
+    """First-token and gap objectives, a sample a request; a failed one is over both."""
     good = [one for one in records if one.expected and one.ttft is not None]
     failures = sum(one.failed for one in records)
     share, confidence = parameters.percentile, parameters.confidence
     ttft = [waited(one) for one in good]
+    gaps = marks(records, "itl", parameters.itl, share)
+    over, count = int((gaps == OVER).sum()), int((gaps != NOTHING).sum())
     return {
         "TTFT": claim(ttft, failures, share, parameters.ttft, confidence),
-        "ITL": claim(pooled_gaps(good), 0, share, parameters.itl, confidence),
+        "ITL": claim_of(over, count, share, parameters.itl, confidence),
     }
 
 
 def waited(record: RequestRecord) -> float:
-    """Seconds to the first token, by the clock of an open loop from when the request was due."""
-    told = record.ttft if record.lateness is None else record.scheduled_ttft
-    return float("inf") if told is None else told
+    """Seconds to the first token, with those to connect, by the clock of an open loop from when it was due."""
+    return float("inf") if record.scheduled_ttft is None else record.scheduled_ttft
 
 
 def require_answers(load: Planned, parameters: ConcurrencyParameters) -> None:
@@ -175,14 +184,18 @@ def _seen(records: Sequence[RequestRecord], percent: str) -> str:
 
 
 def samples_of(records: Sequence[RequestRecord]) -> dict[str, Samples]:
-    """First-token time and pace a request, a failed one as lost."""
+    """First-token time and median gap a request, a failed one as lost: gaps of one answer are not samples of their
+    own."""
     attempts = [one for one in records if not one.cancelled]
     ttft = [waited(one) if one.expected else float("inf") for one in attempts]
+    gaps = [
+        median(one.itl) if one.expected else float("inf")
+        for one in attempts
+        if one.itl or not one.expected
+    ]
     return {
         "ttft.load": Samples.of(ttft, unit="seconds", direction="lower"),
-        "itl.load": Samples.of(
-            (float(gap) for gap in pooled_gaps(attempts)), unit="seconds", direction="lower"
-        ),
+        "itl.load": Samples.of(gaps, unit="seconds", direction="lower"),
     }
 
 
