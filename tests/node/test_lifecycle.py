@@ -16,6 +16,8 @@ import httpx
 import psutil
 import pytest
 
+from kvops import registry
+from kvops.cli.node import _drain_timeout
 from kvops.telemetry.snapshot import Known
 from tests.harness import RunningNode, run_kvops, start_node
 from tests.node.conftest import (
@@ -203,6 +205,30 @@ def test_a_hung_engine_is_seen_and_replaced(mortal_node: RunningNode) -> None:
     assert isinstance(after, Known)
     assert after.value.steps >= steps.value.steps, "counters go on over a restart"
     assert complete(mortal_node, max_tokens=4).status_code == 200
+
+
+def test_a_node_that_drains_is_taken_out_quietly_whatever_its_engine_does(
+    mortal_node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eventually(lambda: ready(mortal_node), "ready")
+    mortal_node.control("POST", "/control/drain")
+    engine_of(mortal_node).kill()
+    seen: set[str] = set()
+
+    def back() -> bool:
+        answer = HTTP.get(f"{mortal_node.url}/readyz")
+        assert answer.status_code == 404
+        seen.add(answer.json()["status"])
+        return "restarting" in seen and answer.json()["status"] == "draining"
+
+    eventually(back, "the engine is back", 60)
+    mortal_node.control("POST", "/control/resume")
+    eventually(lambda: ready(mortal_node), "ready")
+
+    monkeypatch.setenv("KVOPS_HOME", str(mortal_node.home))
+    record = registry.read(mortal_node.name)
+    assert record is not None
+    assert _drain_timeout(record) == 20, "which `kvops node stop` waits for"
 
 
 def test_sigterm_finishes_streams_and_exits_0(mortal_node: RunningNode) -> None:

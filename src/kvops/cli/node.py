@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kvops.registry import NodeRecord
     from kvops.telemetry.snapshot import NodeSnapshot
 
+_END_SECONDS = 30.0
+"""What an end may take beyond the drain."""
+
 app = typer.Typer(no_args_is_help=True, help="Start, watch and stop the nodes of this machine.")
 
 app.command("check")(check)
@@ -117,14 +120,20 @@ def status(
 def stop(
     node: NodeOption = None,
     timeout: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time to wait for the end."),
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.1,
+            help="Time to wait for the end; default: what the node gives its requests, and 30 s.",
+        ),
+    ] = None,
 ) -> None:
     """Drain a node and wait until its process is gone."""
     from kvops.errors import NodeError
 
     record = find(node)
+    timeout = timeout or _drain_timeout(record) + _END_SECONDS
     call(record, "POST", "/control/shutdown")
     deadline = time.monotonic() + timeout
     while record.alive():
@@ -156,15 +165,25 @@ def resume(node: NodeOption = None) -> None:
     typer.echo(f"{record.name} is {call(record, 'POST', '/control/resume')['state']}")
 
 
+def _drain_timeout(record: NodeRecord) -> float:
+    """Seconds; that of a node which does not say is the usual one."""
+    from kvops.errors import KvopsError
+
+    try:
+        return float(call(record, "GET", "/control/config")["config"]["runtime"]["drain_timeout"])
+    except (KvopsError, LookupError, TypeError, ValueError):
+        return 30.0
+
+
 def _row(record: NodeRecord) -> dict[str, Any]:
-    from kvops.errors import NodeError
+    from kvops.errors import KvopsError
 
     known = {"name": record.name, "pid": record.pid, "url": record.url, "model": record.model}
     known["control_url"] = record.control_url
     try:
         figures = _figures(_snapshot(record))
         changed = call(record, "GET", "/control/config").get("restart_needed", ())
-    except NodeError as error:
+    except KvopsError as error:
         return known | {"state": "unreachable", "reason": error.message}
     return known | figures | {"restart_needed": [row["key"] for row in changed]}
 

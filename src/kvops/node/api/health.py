@@ -26,9 +26,12 @@ async def livez(request: Request) -> Response:
 @router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def readyz(request: Request) -> Response:
-    """200 ready; 404 draining, so that a balancer takes the node out without an alarm; 503 otherwise."""
-    state, reason = _view(request).state()
-    return _report(state, reason, {"ready": 200, "draining": 404, "stopping": 404}.get(state, 503))
+    """200 ready; 404 draining, so that a balancer takes the node out without an alarm, also when its engine dies
+    meanwhile; 503 otherwise."""
+    view = _view(request)
+    state, reason = view.state()
+    open_to_all = view.admission.door == "open"
+    return _report(state, reason, (200 if state == "ready" else 503) if open_to_all else 404)
 
 
 @router.head("/metrics", include_in_schema=False)
