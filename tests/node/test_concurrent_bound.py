@@ -8,7 +8,7 @@ import pytest
 
 from kvops.config.load import LoadedConfig
 from kvops.config.schema import NodeConfig, Runtime
-from kvops.errors import QueueFull
+from kvops.errors import InvalidRequest, QueueFull
 from tests.node.test_answers import Bench
 
 
@@ -28,9 +28,9 @@ async def test_the_bound_is_of_all_that_is_in_the_node(
     bench.admit("c")
     first.close()
     assert len(bench.admit("d", n=2).choices) == 2
-    with pytest.raises(QueueFull) as never:
+    with pytest.raises(InvalidRequest, match=r"4 .*max_concurrent_requests allows 3") as never:
         bench.admit("e", n=4)
-    assert never.value.hint == "Ask for at most 3 at once."
+    assert never.value.param == "n"
 
 
 async def test_it_changes_while_the_node_runs(

@@ -64,6 +64,12 @@ def outcome(node: RunningNode, name: str) -> int:
     return traffic.value.requests_by_outcome[name]
 
 
+def refused(node: RunningNode, reason: str) -> int:
+    traffic = node.snapshot().traffic
+    assert isinstance(traffic, Known)
+    return traffic.value.rejections_by_reason.get(reason, 0)
+
+
 def in_thread(work: Callable[[], httpx.Response]) -> tuple[threading.Thread, list[httpx.Response]]:
     answers: list[httpx.Response] = []
     thread = threading.Thread(target=lambda: answers.append(work()))
@@ -106,6 +112,7 @@ def test_all_siblings_go_with_their_client(tiny_node: RunningNode) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_queue_full_and_queue_timeout(narrow_node: RunningNode, stream: bool) -> None:
+    ended, before = outcome(narrow_node, "timeout"), refused(narrow_node, "queue_timeout")
     with occupied(narrow_node):
         thread, answers = in_thread(lambda: complete(narrow_node, max_tokens=1, stream=stream))
         eventually(lambda: in_flight(narrow_node.snapshot()) == 2, "one waits")
@@ -113,6 +120,8 @@ def test_queue_full_and_queue_timeout(narrow_node: RunningNode, stream: bool) ->
         assert (full.status_code, error_of(full)["code"]) == (429, "queue_full")
         thread.join(20)
         assert (answers[0].status_code, error_of(answers[0])["code"]) == (503, "queue_timeout")
+        assert refused(narrow_node, "queue_timeout") == before + 1
+        assert outcome(narrow_node, "timeout") == ended, "counted once"
 
 
 def test_request_timeout_is_a_status_or_the_last_event(narrow_node: RunningNode) -> None:

@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from kvops.batching import most_running
 from kvops.config.kinds import FilePath, OneHost, Text
 from kvops.units import parse_duration, parse_size
 
@@ -125,7 +126,7 @@ class Runtime(Section):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Compute threads; by default one a core."""
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Requests that run at once."""
+    """Requests that run at once; fewer where max_batched_tokens is less than twice as much."""
     max_concurrent_requests: Annotated[int, Field(ge=1, le=200_000)] | None = None
     """Requests that may be in the node, running and waiting, of all classes together; one more gets 429 queue_full.
     Default: no bound beside max_batch_size and max_queue."""
@@ -149,6 +150,11 @@ class Runtime(Section):
     """Work pending and no step finished, or no sign of life, for so long: /livez says 503; 1 s later, a new engine."""
     load_stall_after: Annotated[Seconds, Field(gt=0, le=86400)] = 600.0
     """An engine that loads and reads no tensor, and finishes no step of its warm-up, for so long is hung, too."""
+
+    @property
+    def max_running(self) -> int:
+        """Requests that do run at once."""
+        return most_running(self.max_batch_size, self.max_batched_tokens)
 
 
 class Restart(Section):

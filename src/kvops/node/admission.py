@@ -16,7 +16,7 @@ import msgspec
 
 from kvops.config.schema import Runtime
 from kvops.config.settings import Settings
-from kvops.errors import Draining, QueueFull, RequestCancelled, TenantLimit
+from kvops.errors import Draining, InvalidRequest, QueueFull, RequestCancelled, TenantLimit
 from kvops.node.generation import Choice, Generation
 from kvops.node.meter import Meter
 from kvops.node.quarantine import Quarantine
@@ -121,6 +121,7 @@ class Admission:
     def _submit(self, generation: Generation, work: Work) -> None:
         submits = work.submits()
         self.quarantine.check(submits, self._in_engine())
+        self._check_possible(work)
         self._check_number(len(submits))
         self._check_queue(submits)
         self._check_tenant(work.tenant, len(submits))
@@ -130,13 +131,31 @@ class Admission:
             request_timeout=self._runtime.request_timeout,
         )
 
+    def _check_possible(self, work: Work) -> None:
+        """Raises InvalidRequest for more choices than an idle node would take in: to try again would not help."""
+        runtime, limits = self._runtime, self._settings.config.tenant(work.tenant)
+        own = min(runtime.max_running, limits.max_running or 1 << 30)
+        bounds = {
+            "the node": runtime.max_running + runtime.max_queue,
+            "runtime.max_concurrent_requests": runtime.max_concurrent_requests,
+            "this key's tenant": None if limits.max_waiting is None else own + limits.max_waiting,
+        }
+        wanted = len(work.prompts) * work.n
+        most, whose = min((most, whose) for whose, most in bounds.items() if most is not None)
+        if wanted > most:
+            raise InvalidRequest(
+                f"{wanted} sequences are asked for at once; {whose} allows {most}.",
+                param="n" if work.n > 1 else "prompt",
+                hint="Ask for them in several requests.",
+            )
+
     def _check_number(self, wanted: int) -> None:
         most, here = self._runtime.max_concurrent_requests, sum(1 for _ in self.choices())
         if most is not None and here + wanted > most:
             raise QueueFull(
                 f"{here} requests are in the node and {wanted} more asked for; "
                 f"runtime.max_concurrent_requests allows {most}.",
-                hint="Try again later." if wanted <= most else f"Ask for at most {most} at once.",
+                hint="Try again later.",
             )
 
     def _check_queue(self, wanted: list[Submit]) -> None:
@@ -155,7 +174,7 @@ class Admission:
 
     def _startable(self, running: int, behind: list[Submit]) -> int:
         """How many of `behind` the next steps will take in: a free slot in the batch is none without the blocks."""
-        slots = max(0, self._runtime.max_batch_size - running)
+        slots = max(0, self._runtime.max_running - running)
         stats = self._supervisor.stats
         if stats is None:
             return min(slots, len(behind))
@@ -176,7 +195,7 @@ class Admission:
         limits = self._settings.config.tenant(tenant)
         if limits.max_waiting is None:
             return
-        slots = min(self._runtime.max_batch_size, limits.max_running or 1 << 30)
+        slots = min(self._runtime.max_running, limits.max_running or 1 << 30)
         running, waiting = (
             sum(choice.submit.tenant == tenant for choice in half) for half in self.split()
         )

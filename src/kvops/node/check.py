@@ -66,12 +66,26 @@ def _alerts(config: NodeConfig) -> Looked:
     return Looked("pass", f"{len(rules)} rules, {len(channels)} receivers")
 
 
+def _batch(config: NodeConfig) -> Looked:
+    runtime = config.runtime
+    running = f"{runtime.max_running} requests run at once"
+    if runtime.max_running == runtime.max_batch_size:
+        return Looked("pass", running)
+    return Looked(
+        "warn",
+        f"{running}, not runtime.max_batch_size = {runtime.max_batch_size}: a step of runtime.max_batched_tokens = "
+        f"{runtime.max_batched_tokens} has room for no more",
+        f"raise max_batched_tokens to {2 * runtime.max_batch_size}, or lower max_batch_size to {runtime.max_running}",
+    )
+
+
 CHECKS: dict[str, Check] = {
     "python": check_python,
     "torch": check_torch,
     "gpu": check_gpu,
     "model": _model,
     "memory": _memory,
+    "batch": _batch,
     "disk": check_disk,
     "folders": check_folders,
     "keys and certificate": check_access,

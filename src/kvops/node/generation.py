@@ -229,6 +229,9 @@ class Generation:
         seconds = time.monotonic() - self.received_at
         if self.stored:
             self.meter.answered_from_store(outcome)
+        elif isinstance(self._error, QueueTimeout):
+            # Nothing of it was begun: it was turned away, only later than others.
+            self.meter.rejected(self._error.code)
         else:
             self.meter.ended(outcome, seconds, self.prompt_tokens, self.output_tokens)
             self._measure_pace()

@@ -17,7 +17,7 @@ def start_message(config: NodeConfig, model: StoredModel) -> Start:
         max_context_length=config.model.max_context_length,
         weights_dtype=config.model.weights_dtype,
         pool=pool_plan(config),
-        max_batch_size=config.runtime.max_batch_size,
+        max_batch_size=config.runtime.max_running,
         max_batched_tokens=config.runtime.max_batched_tokens,
         threads=config.runtime.threads,
         device=config.runtime.device,

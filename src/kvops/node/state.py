@@ -148,7 +148,7 @@ class NodeView:
             running=len(running),
             waiting=len(waiting),
             oldest_wait_seconds=None if since is None else time.monotonic() - since,
-            max_running=runtime.max_batch_size,
+            max_running=runtime.max_running,
             max_waiting=runtime.max_queue,
             waiting_by_class=dict(classes),
         )

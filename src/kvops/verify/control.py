@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from kvops.batching import most_running
 from kvops.telemetry.targets import Target
 from kvops.verify.api import Api
 from kvops.verify.check import skip
@@ -44,10 +45,18 @@ class TenantClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int | None = None
+    max_batched_tokens: int | None = None
     max_queue: int | None = None
     queue_timeout: float | None = None
     request_timeout: float | None = None
     """Seconds."""
+
+    @property
+    def max_running(self) -> int | None:
+        """Requests that run at once."""
+        if self.max_batch_size is None or self.max_batched_tokens is None:
+            return self.max_batch_size
+        return most_running(self.max_batch_size, self.max_batched_tokens)
 
 
 class KvCache(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from kvops.batching import most_running
 from kvops.node.engine.block_pool import BlockPool
 from kvops.node.engine.pace import Pace, share_out
 from kvops.node.engine.prefixes import PrefixNames
@@ -66,8 +67,7 @@ class Bounds:
 
     @property
     def max_running(self) -> int:
-        """Half of a step's tokens stay for prompts, so that a newcomer is served at once."""
-        return min(self.max_batch_size, max(1, self.max_batched_tokens // 2))
+        return most_running(self.max_batch_size, self.max_batched_tokens)
 
     @property
     def batch_load(self) -> int:

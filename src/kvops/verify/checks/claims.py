@@ -144,7 +144,7 @@ def _by_code(refusals: Iterable[Refusal]) -> dict[str, int]:
 async def _bounds(context: Context, parameters: BurstParameters) -> Bounds:
     """From the profile, else from the node's settings or snapshot. Skips where nobody tells."""
     told = (await claims(context)).runtime
-    running = parameters.running or told.max_batch_size
+    running = parameters.running or told.max_running
     waiting = parameters.waiting if parameters.waiting is not None else told.max_queue
     if (running is None or waiting is None) and context.node is not None:
         queue = (await context.node.snapshot()).queue

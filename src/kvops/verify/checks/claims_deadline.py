@@ -33,7 +33,7 @@ async def deadline(context: Context, parameters: DeadlineParameters) -> Outcome:
     told = (await claims(context)).runtime
     whole = parameters.request_timeout or told.request_timeout
     queue = parameters.queue_timeout or told.queue_timeout
-    running = parameters.running or told.max_batch_size
+    running = parameters.running or told.max_running
     room = MOST_AHEAD if told.max_queue is None else told.max_queue
     near = [s for s in (whole, queue) if s is not None and s <= parameters.longest]
     if not near:

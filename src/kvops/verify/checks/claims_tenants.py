@@ -78,7 +78,7 @@ async def tenant_quota(context: Context, parameters: QuotaParameters) -> Outcome
 async def _bounded_tenant(context: Context, keys: list[str]) -> tuple[Tenant, list[str]]:
     """The first key's tenant that has a bound, and the other keys. Skips where none has."""
     told = await claims(context)
-    batch = told.runtime.max_batch_size or 1
+    batch = told.runtime.max_running or 1
     for key in keys:
         name = await _tenant_of(context, key)
         allowed = told.tenant(name)
