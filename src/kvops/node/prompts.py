@@ -45,7 +45,7 @@ class PromptReader:
     ) -> list[int]:
         """Raises InvalidRequest for an empty prompt or an id that the model does not have."""
         if isinstance(prompt, list):
-            if any(token >= vocabulary for token in prompt):
+            if prompt and max(prompt) >= vocabulary:  # at C's speed: it may be millions
                 raise InvalidRequest(
                     f"a token id is not below the vocabulary size of {vocabulary}.", param=param
                 )

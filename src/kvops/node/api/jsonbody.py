@@ -10,22 +10,31 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from kvops.config.schema import Limits
 from kvops.errors import BodyTimeout, InvalidRequest, TooLarge
+from kvops.node.api.counts import check_counts
+from kvops.node.api.fields import Body
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _OFF_LOOP_BYTES = 64 * 1024
 
+Validate = Callable[[Any], tuple[Any, list[Any]]]
+"""From JSON to the route's model, or the errors."""
+
 
 class JsonRequest(Request):
-    """A request whose body was read and parsed under the node's limits."""
+    """A request whose body was read, parsed and validated under the node's limits."""
 
-    async def load(self, limits: Limits) -> None:
-        """Raises TooLarge, BodyTimeout, InvalidRequest; ClientDisconnect if the client went away."""
+    async def load(self, limits: Limits, validate: Validate) -> None:
+        """What is long is read in a thread: other requests must not wait for it.
+
+        Raises TooLarge, BodyTimeout, InvalidRequest, RequestValidationError; ClientDisconnect if the client went away.
+        """
         self._check_headers(limits)
         try:
             async with asyncio.timeout(limits.body_timeout):
@@ -35,9 +44,9 @@ class JsonRequest(Request):
                 f"the body did not arrive within {limits.body_timeout:g} s."
             ) from None
         if len(self._body) > _OFF_LOOP_BYTES:
-            self._json = await asyncio.to_thread(parse_json, self._body, limits.json_depth)
+            self._json = await asyncio.to_thread(_read_whole, self._body, limits, validate)
         else:
-            self._json = parse_json(self._body, limits.json_depth)
+            self._json = _counted(self._body, limits)
 
     def _check_headers(self, limits: Limits) -> None:
         # Of a header that is there twice, whatever reads the request before or after may have taken the other one.
@@ -77,13 +86,30 @@ class JsonRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            if self.body_field is None:
+            field = self.body_field
+            if field is None:
                 return await handle(request)
             bounded = JsonRequest(request.scope, request.receive)
-            await bounded.load(request.app.state.settings.config.limits)
+            limits = request.app.state.settings.config.limits
+            await bounded.load(limits, lambda value: field.validate(value, {}, loc=("body",)))
             return await handle(bounded)
 
         return handler
+
+
+def _counted(body: bytes, limits: Limits) -> Any:
+    value = parse_json(body, limits.json_depth)
+    check_counts(value, limits)
+    return value
+
+
+def _read_whole(body: bytes, limits: Limits, validate: Validate) -> Any:
+    """The route's model, which FastAPI's own validation then lets through as it is."""
+    value = _counted(body, limits)
+    model, errors = validate(value)
+    if errors:
+        raise RequestValidationError(errors)
+    return model if isinstance(model, Body) else value
 
 
 def parse_json(body: bytes, depth: int) -> Any:

@@ -15,7 +15,6 @@ from kvops.node.api.jsonbody import JsonRoute
 from kvops.node.api.prepare import (
     Prepared,
     Terms,
-    check_messages,
     prepare_chat,
     prepare_completion,
 )
@@ -83,7 +82,6 @@ async def tokenize(body: TokenizeRequest, node: Node) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("send either prompt or messages.", param="prompt")
     if body.messages is not None:
-        check_messages(body.messages, node.loaded.config.limits)
         tokens = await reader.chat(body.messages)
     else:
         tokens = await reader.completion(body.prompt or "", info.spec.vocab_size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvops.config.schema import Limits, NodeConfig, OverLength
 from kvops.errors import InvalidRequest
 from kvops.node.admission import MAX_CHOICES
-from kvops.node.api.schemas import ChatRequest, CompletionRequest, Message, Sampling
+from kvops.node.api.schemas import ChatRequest, CompletionRequest, Sampling
 from kvops.node.length import Fitted, Segment, fit, limit_of
 from kvops.node.prompts import PromptReader
 from kvops.node.sampling import SamplingParams
@@ -57,13 +57,13 @@ async def prepare_completion(
     _check_limits(body, limits, terms.vocabulary, len(body.prompt))
     _bound("logprobs", body.logprobs, limits.logprobs)
     many = len(body.prompt) > 1
-    prompts = [
-        await reader.completion(one, terms.vocabulary, f"prompt[{at}]" if many else "prompt")
-        for at, one in enumerate(body.prompt)
-    ]
-    fitted = [
-        _fit(body, reader.plain_segments(prompt), _COMPLETION_TOKENS, terms) for prompt in prompts
-    ]
+    fitted = []
+    for at, one in enumerate(body.prompt):
+        if isinstance(one, list):
+            _refuse_longer(body, len(one), terms)
+        param = f"prompt[{at}]" if many else "prompt"
+        prompt = await reader.completion(one, terms.vocabulary, param)
+        fitted.append(_fit(body, reader.plain_segments(prompt), _COMPLETION_TOKENS, terms))
     return _prepared(body, fitted, body.logprobs)
 
 
@@ -71,7 +71,6 @@ async def prepare_chat(body: ChatRequest, terms: Terms, reader: PromptReader) ->
     """Raises InvalidRequest, ContextLengthExceeded, KvQuotaExceeded."""
     limits = terms.config.limits
     _check_limits(body, limits, terms.vocabulary, 1)
-    check_messages(body.messages, limits)
     _bound("top_logprobs", body.top_logprobs, limits.logprobs)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
@@ -90,11 +89,6 @@ async def prepare_chat(body: ChatRequest, terms: Terms, reader: PromptReader) ->
         prompt = await reader.chat_segments(body.messages)
     fitted = _fit(body, prompt, None, terms)
     return _prepared(body, [fitted], (body.top_logprobs or 0) if body.logprobs else None)
-
-
-def check_messages(messages: list[Message], limits: Limits) -> None:
-    if len(messages) > limits.messages:
-        raise InvalidRequest(f"at most {limits.messages} messages are accepted.", param="messages")
 
 
 def _check_limits(body: Sampling, limits: Limits, vocabulary: int, prompts: int) -> None:
@@ -120,6 +114,13 @@ def _check_limits(body: Sampling, limits: Limits, vocabulary: int, prompts: int)
 def _bound(name: str, value: int | None, bound: int) -> None:
     if value is not None and value > bound:
         raise InvalidRequest(f"{value} is over this node's bound of {bound}.", param=name)
+
+
+def _refuse_longer(body: Sampling, length: int, terms: Terms) -> None:
+    """Before anything looks at each token of a prompt that is refused for their number."""
+    limit = terms.limit(length, body)
+    if terms.policy(body) == "reject" and length + (body.output_limit or 1) > limit:
+        fit([Segment(range(length))], body.output_limit, None, limit, "reject")
 
 
 def _fit(body: Sampling, prompt: Sequence[Segment], usual: int | None, terms: Terms) -> Fitted:
