@@ -24,7 +24,7 @@ def commands(group: object, path: str = "") -> Iterator[tuple[str, object]]:
 ALL = dict(commands(typer.main.get_command(app)))
 
 
-@pytest.mark.parametrize("name", ["verify", "load run"])
+@pytest.mark.parametrize("name", ["verify", "load run", "snapshot"])
 def test_the_default_of_node_is_worded_one_way(name: str) -> None:
     (option,) = (p for p in ALL[name].params if "--node" in p.opts)  # type: ignore[attr-defined]
     assert re.fullmatch(NODE_HELP, option.help)

@@ -12,8 +12,12 @@ Node = Annotated[
     typer.Option(
         "--node",
         metavar="NODE",
-        help="Name or URL of a node; default: the only one that runs here.",
+        help="Name, fleet name or URL of a node; default: the only one that runs here.",
     ),
+]
+FleetFile = Annotated[
+    Path | None,
+    typer.Option("--fleet", metavar="FILE", help="File that names nodes; default: fleet.yaml."),
 ]
 ApiKeyFile = Annotated[
     Path | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kvops.cli.options import ApiKeyFile, ControlUrl, TokenFile
+from kvops.cli.options import ApiKeyFile, ControlUrl, FleetFile, Node, TokenFile
 
 if TYPE_CHECKING:
     from kvops.telemetry.snapshot import NodeSnapshot
@@ -18,18 +18,23 @@ REPORT_WIDTH = 100
 
 
 def snapshot(
-    node: str = typer.Option(None, "--node", help="Node name or URL; default: the only node here."),
+    node: Node = None,
     as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
+    fleet: FleetFile = None,
     api_key_file: ApiKeyFile = None,
     token_file: TokenFile = None,
     control_url: ControlUrl = None,
 ) -> None:
     """Show a node's memory, KV pool, queue, latency and traffic."""
+    from kvops.telemetry import fleet as fleets
     from kvops.telemetry.snapshot import encode
-    from kvops.telemetry.targets import resolve
 
-    target = resolve(
-        node, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    target = fleets.find(
+        node,
+        fleet,
+        api_key_file=api_key_file,
+        token_file=token_file,
+        control_url=control_url,
     )
     taken = asyncio.run(_take(target))
     if as_json:

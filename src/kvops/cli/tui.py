@@ -6,14 +6,17 @@ import sys
 
 import typer
 
-from kvops.cli.options import ApiKeyFile, TokenFile
+from kvops.cli.options import ApiKeyFile, FleetFile, TokenFile
 from kvops.errors import UsageError
 
 
 def tui(
     targets: list[str] = typer.Argument(
-        None, metavar="[TARGET]...", help="Node names or URLs; default: all here."
+        None,
+        metavar="[TARGET]...",
+        help="Names, fleet names or URLs of nodes; default: all of --fleet, else all here.",
     ),
+    fleet: FleetFile = None,
     rate: float = typer.Option(
         1.0, "--rate", min=0.5, max=60, help="Seconds between two polls of a node."
     ),
@@ -39,6 +42,7 @@ def tui(
         rate=rate,
         ascii_only=ascii_only,
         write=write,
+        fleet_file=fleet,
         api_key_file=api_key_file,
         token_file=token_file,
         control_url=control_url,

@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from kvops import registry
 from kvops.errors import UsageError
-from kvops.telemetry import targets
 from kvops.telemetry.fleet import Fleet, is_loopback
-from kvops.telemetry.targets import Target
-
-
-def resolve(
-    text: str | None,
-    fleet: Fleet,
-    *,
-    api_key_file: Path | None = None,
-    token_file: Path | None = None,
-    control_url: str | None = None,
-) -> Target:
-    """A node of this machine, a URL, or a name of the fleet. Raises NodeNotFound, UsageError."""
-    entry = None if text is None else fleet.named(text)
-    if entry is not None:
-        record = registry.read(entry.name)
-        if record is not None and record.alive() and fleet.at(record.url) != entry:
-            raise UsageError(
-                f"{entry.name!r} is a node of this machine and another one in {fleet.path}",
-                hint=f"give a URL: {record.url} or {entry.url}",
-            )
-        text, control_url = entry.url, control_url or entry.control_url
-    return targets.resolve(
-        text, api_key_file=api_key_file, token_file=token_file, control_url=control_url
-    )
+from kvops.telemetry.fleet import resolve as resolve
 
 
 def check_target(url: str, allowed_remote: Collection[str], fleet: Fleet | None = None) -> None:

@@ -1,4 +1,7 @@
-"""The fleet file: the nodes of other machines by name, and which of them may be put under load."""
+"""The fleet file: the nodes of other machines by name, their credentials' files, and which may be put under load.
+
+`resolve` is how every command finds a node: here, in that file, or at a URL.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from kvops import paths, registry
-from kvops.errors import ConfigError, KvopsError
+from kvops.errors import ConfigError, KvopsError, NodeNotFound, UsageError
+from kvops.telemetry import targets
+from kvops.telemetry.targets import Target
 
 _FORM = (
-    "a list of nodes, each with name and url, and if wanted control_url and allow_load: true|false"
+    "a list of nodes, each with name and url, and if wanted control_url, token_file, api_key_file "
+    "and allow_load: true|false"
 )
 MAX_BYTES = 2**20
 
@@ -26,6 +32,9 @@ class Entry(BaseModel):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
     url: str
     control_url: str | None = None
+    token_file: Path | None = None
+    api_key_file: Path | None = None
+    """Both: from the folder of the fleet file, where they are not absolute."""
     allow_load: bool | None = None
     """Unset: only a node on this machine."""
 
@@ -58,6 +67,74 @@ class Fleet(BaseModel):
     def at(self, url: str) -> Entry | None:
         """The entry of the place that `url` names, however it is written."""
         return next((entry for entry in self.entries if _place(entry.url) == _place(url)), None)
+
+    def file(self, named: Path | None) -> Path | None:
+        """Where a file lies that an entry names."""
+        return None if named is None else self.path.parent / named.expanduser()
+
+
+def resolve(
+    text: str | None,
+    fleet: Fleet,
+    *,
+    api_key_file: Path | None = None,
+    token_file: Path | None = None,
+    control_url: str | None = None,
+) -> Target:
+    """A node of this machine, a URL, a name of the fleet, or None for the only local node.
+
+    What is given here goes before what the fleet says of a node. Raises NodeNotFound, UsageError.
+    """
+    entry = None if text is None else fleet.named(text)
+    if entry is None:
+        return _outside(text, fleet, api_key_file, token_file, control_url)
+    record = registry.read(entry.name)
+    if record is not None and record.alive() and fleet.at(record.url) != entry:
+        raise UsageError(
+            f"{entry.name!r} is a node of this machine and another one in {fleet.path}",
+            hint=f"give a URL: {record.url} or {entry.url}",
+        )
+    return targets.resolve(
+        entry.url,
+        api_key_file=api_key_file or fleet.file(entry.api_key_file),
+        token_file=token_file or fleet.file(entry.token_file),
+        control_url=control_url or entry.control_url,
+    )
+
+
+def find(
+    text: str | None,
+    file: Path | None,
+    *,
+    api_key_file: Path | None = None,
+    token_file: Path | None = None,
+    control_url: str | None = None,
+) -> Target:
+    """As `resolve`, in the fleet of `file`. The default file is not needed, and not read, for the only local node."""
+    fleet = Fleet(path=default_file()) if text is None and file is None else read(file)
+    return resolve(
+        text, fleet, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+    )
+
+
+def _outside(
+    text: str | None,
+    fleet: Fleet,
+    api_key_file: Path | None,
+    token_file: Path | None,
+    control_url: str | None,
+) -> Target:
+    try:
+        return targets.resolve(
+            text, api_key_file=api_key_file, token_file=token_file, control_url=control_url
+        )
+    except NodeNotFound as error:
+        if text is None:
+            raise
+        raise NodeNotFound(
+            f"{error.message}, and {fleet.path} names none so",
+            hint="kvops node status lists those of this machine; a URL works too",
+        ) from None
 
 
 def default_file() -> Path:

@@ -144,7 +144,7 @@ def _control_url(target: Target) -> str:
     if target.control_url is None:
         raise UsageError(
             f"the control plane of {target.url} is not known: no node of this machine listens there",
-            hint="add --control-url with the address that its node printed as control plane",
+            hint="add --control-url, or control_url in the fleet file: its node printed it as control plane",
         )
     return target.control_url.rstrip("/")
 
