@@ -20,15 +20,15 @@ PATIENCE = 90.0
 
 
 def started(
-    home: Path, model: Path, monkeypatch: pytest.MonkeyPatch, **runtime: object
+    home: Path, model: Path, monkeypatch: pytest.MonkeyPatch, *, budget: int = 1
 ) -> RunningNode:
     """Its engines have the faults that are in `home / faults` when they start."""
     monkeypatch.setenv(failpoints.VARIABLE, f"@{home / 'faults'}")
     settings: dict[str, object] = {
         "model": {"name": str(model)},
         "kv_cache": {"blocks": 64},
-        "runtime": {"threads": 1, "load_stall_after": f"{BOUND:g}s", **runtime},
-        "restart": {"budget": 1, "backoff": "10ms"},
+        "runtime": {"threads": 1, "load_stall_after": f"{BOUND:g}s"},
+        "restart": {"budget": budget, "backoff": "10ms"},
     }
     return start_node(home, settings, name="hangs")
 
@@ -55,7 +55,7 @@ def stalls(node: RunningNode) -> float:
 def test_a_replacement_that_hangs_is_seen_and_replaced(
     fault: str, home: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = started(home, tiny_model, monkeypatch)
+    node = started(home, tiny_model, monkeypatch, budget=2)  # the kill, then the hang
     model_of(node)
     (home / "faults").write_text(fault)
     node.engine().kill()
