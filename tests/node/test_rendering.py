@@ -72,13 +72,13 @@ async def test_no_message_is_so_short_that_it_is_rendered_on_the_loop(
 ) -> None:
     reader = PromptReader.load(tiny_model)
     threads = []
-    encode = reader._template.encode
+    parts = reader._template.parts
 
-    def spy(*args: Any, **kwargs: Any) -> list[int]:
+    def spy(*args: Any, **kwargs: Any) -> list[tuple[str, bool]]:
         threads.append(threading.current_thread())
-        return encode(*args, **kwargs)
+        return parts(*args, **kwargs)
 
-    monkeypatch.setattr(reader._template, "encode", spy)
+    monkeypatch.setattr(reader._template, "parts", spy)
     assert await reader.chat([Message(role="user", content="x")])
     assert threads
     assert threading.main_thread() not in threads
