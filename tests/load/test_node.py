@@ -46,7 +46,7 @@ def test_a_random_model_recalls_nothing_and_that_is_said(tiny_node: RunningNode)
 
 
 def test_ramp_counts_what_the_node_counts(tiny_node: RunningNode) -> None:
-    args = ("--users", "2", "--step-seconds", "3", "--prompt-tokens", "60", "--max-tokens", "8")
+    args = ("--users", "2", "--step-seconds", "3", "--prompt-tokens", "60", "--max-tokens", "100")
     code, report = load(tiny_node, "ramp", *args)
     before, after = (report["run"][when]["traffic"]["value"] for when in ("before", "after"))
     total = report["summary"]
