@@ -1,4 +1,4 @@
-"""The node as a service: killed, hung, ended under load, its growth; what refusals, access, audit and alerts take."""
+"""The node as a service: killed, hung and ended under load, its growth, and what access, audit and alerts measure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import psutil
 
-from benchmarks import access, alerts, audit, growth, refusals
+from benchmarks import access, alerts, audit, growth
 from benchmarks.client import prompt
 from benchmarks.node import Node, pull_default_model, running_node
 from benchmarks.table import Row
@@ -38,7 +38,6 @@ def measure() -> Iterator[Row]:
         yield from _killed(node)
         yield from _hung(node)
         yield alerts.drill_row(node)
-        yield from refusals.rows(node)
         yield _ended(node)
     yield from growth.rows()
     yield from access.rows()

@@ -38,7 +38,7 @@ def test_text_parts_have_a_bound_in_all_messages_together() -> None:
 
 def test_messages_are_counted_whatever_they_are() -> None:
     check_counts({"messages": [None] * 1024}, Limits())
-    with pytest.raises(InvalidRequest, match="at most 1024 messages are accepted, not 1025"):
+    with pytest.raises(InvalidRequest, match="at most 1024 messages are accepted; these are 1025"):
         check_counts({"messages": [None] * 1025}, Limits())
 
 

@@ -72,13 +72,13 @@ async def test_no_message_is_so_short_that_it_is_rendered_on_the_loop(
 ) -> None:
     reader = PromptReader.load(tiny_model)
     threads = []
-    parts = reader._template.parts
+    encode = reader._template.encode
 
-    def spy(*args: Any, **kwargs: Any) -> list[tuple[str, bool]]:
+    def spy(*args: Any, **kwargs: Any) -> list[int]:
         threads.append(threading.current_thread())
-        return parts(*args, **kwargs)
+        return encode(*args, **kwargs)
 
-    monkeypatch.setattr(reader._template, "parts", spy)
+    monkeypatch.setattr(reader._template, "encode", spy)
     assert await reader.chat([Message(role="user", content="x")])
     assert threads
     assert threading.main_thread() not in threads

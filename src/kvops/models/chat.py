@@ -100,26 +100,13 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt as token ids. A special token's name inside a message stays plain text: whoever writes a
         message cannot end it or speak in another role."""
-        ids: list[int] = []
-        for text, special in self.parts(
-            messages, tokenizer, add_generation_prompt=add_generation_prompt
-        ):
-            ids += tokenizer.encode(text, special=special)
-        return ids
-
-    def parts(
-        self,
-        messages: Sequence[Message],
-        tokenizer: Tokenizer,
-        *,
-        add_generation_prompt: bool = True,
-    ) -> list[tuple[str, bool]]:
-        """What `encode` reads one after the other: a text, and whether a special token's name in it is one."""
         quoted, originals = _quote(messages, tokenizer)
         prompt = self.render(quoted, add_generation_prompt=add_generation_prompt)
-        split = enumerate(_split(prompt, originals))
-        parts = [(originals[p] if at % 2 else p, at % 2 == 0) for at, p in split]
-        return [(text, special) for text, special in parts if text]
+        ids: list[int] = []
+        for place, part in enumerate(_split(prompt, originals)):
+            text = originals[part] if place % 2 else part
+            ids += tokenizer.encode(text, special=place % 2 == 0) if text else []
+        return ids
 
 
 def load_chat_template(path: Path) -> ChatTemplate:

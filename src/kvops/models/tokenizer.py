@@ -6,7 +6,6 @@ Decoding goes through bytes, so a stream never shows half a character and its pa
 from __future__ import annotations
 
 import codecs
-import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +17,6 @@ from kvops.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
 from kvops.models.gguf_header import read_gguf_header
 from kvops.models.gguf_tokenizer import build_gguf_tokenizer
 from kvops.models.hf_model import MAX_JSON_BYTES, read_json_if_there
-from kvops.models.least_tokens import LeastTokens
 from kvops.models.token_bytes import TokenBytes
 
 # One text is read at a time: the library's own threads would only cost, and warn after a fork.
@@ -76,15 +74,6 @@ class Tokenizer:
         ids = self.encode(text, special=special)
         bos = self.bos_token_id
         return [bos, *ids] if self.adds_bos and bos is not None and ids[:1] != [bos] else ids
-
-    def least_tokens(self, text: str) -> int:
-        """How many tokens `text` has at least, known without reading it; 0 where that can't be told."""
-        return self._least.of(text)
-
-    @functools.cached_property
-    def _least(self) -> LeastTokens:
-        # At need: it looks at the whole vocabulary.
-        return LeastTokens(self._inner)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text without special tokens; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""

@@ -79,15 +79,6 @@ def fit(
     return _fitted(kept, asked, usual, limit, length - len(kept))
 
 
-def refuse_longer(least: int, asked: int | None, limit: int) -> None:
-    """For a prompt that is not cut and not counted yet. Raises ContextLengthExceeded where it has `least` tokens,
-
-    or more, and these are too many.
-    """
-    if least + (asked or 1) > limit:
-        raise _exceeded(least, asked, limit, "reject", at_least=True)
-
-
 def _fitted(
     prompt: list[int], asked: int | None, usual: int | None, limit: int, removed: int
 ) -> Fitted:
@@ -129,17 +120,14 @@ def _joined(prompt: Sequence[Segment]) -> list[int]:
 
 
 def _exceeded(
-    prompt_tokens: int, asked: int | None, limit: int, policy: OverLength, *, at_least: bool = False
+    prompt_tokens: int, asked: int | None, limit: int, policy: OverLength
 ) -> ContextLengthExceeded:
-    """`at_least`: nobody counted further, and the error says so beside its number."""
-    number = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     output = f" and {asked} output tokens" if asked else ""
     return ContextLengthExceeded(
-        f"the context length is {limit} tokens; this request has {number} prompt tokens{output}.",
+        f"the context length is {limit} tokens; this request has {prompt_tokens} prompt tokens{output}.",
         param="max_tokens" if asked and prompt_tokens < limit else "prompt",
         hint=_remedy(asked or 1, limit, policy),
-        extra={"prompt_tokens": prompt_tokens, "limit": limit, "max_tokens": asked}
-        | ({"at_least": True} if at_least else {}),
+        extra={"prompt_tokens": prompt_tokens, "limit": limit, "max_tokens": asked},
     )
 
 

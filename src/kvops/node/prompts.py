@@ -23,11 +23,9 @@ from kvops.node.rendering import Renderer
 if TYPE_CHECKING:
     from kvops.node.api.schemas import Message
 
+A = TypeVar("A")
 T = TypeVar("T")
 _OFF_LOOP_CHARS = 4096
-
-AtLeast = Callable[[int], None]
-"""Told how many tokens a long prompt surely has before they are counted; may raise."""
 
 
 class PromptReader:
@@ -43,13 +41,9 @@ class PromptReader:
         return cls(load_tokenizer(path), load_chat_template(path))
 
     async def completion(
-        self,
-        prompt: str | list[int],
-        vocabulary: int,
-        param: str = "prompt",
-        at_least: AtLeast | None = None,
+        self, prompt: str | list[int], vocabulary: int, param: str = "prompt"
     ) -> list[int]:
-        """Raises InvalidRequest for an empty prompt or an id that the model does not have; what `at_least` raises."""
+        """Raises InvalidRequest for an empty prompt or an id that the model does not have."""
         if isinstance(prompt, list):
             if prompt and max(prompt) >= vocabulary:  # at C's speed: it may be millions
                 raise InvalidRequest(
@@ -57,15 +51,15 @@ class PromptReader:
                 )
             tokens = prompt
         else:
-            tokens = await _off_loop(len(prompt), lambda: self._read_prompt(prompt, at_least))
+            tokens = await _off_loop(len(prompt), self.tokenizer.encode_prompt, prompt)
         if not tokens:
             raise InvalidRequest("the prompt is empty.", param=param)
         return tokens
 
-    async def chat(self, messages: Sequence[Message], at_least: AtLeast | None = None) -> list[int]:
+    async def chat(self, messages: Sequence[Message]) -> list[int]:
         """Raises InvalidRequest for a special token in a message, or messages that the template refuses;
-        what `Renderer.run` and `at_least` raise."""
-        return await self._renderer.run(lambda: self._chat(messages, at_least))
+        what `Renderer.run` raises."""
+        return await self._renderer.run(lambda: self._chat(messages))
 
     async def chat_segments(self, messages: Sequence[Message]) -> list[Segment]:
         """As `chat`, with what the messages say apart from the frame around it: for one that must be cut."""
@@ -82,16 +76,11 @@ class PromptReader:
         if isinstance(content, str):
             return self.tokenizer.encode_prompt(content)
         self._check(content)
-        return self._apply(content, None, add_generation_prompt=False)
+        return self._apply(content, add_generation_prompt=False)
 
-    def _read_prompt(self, text: str, at_least: AtLeast | None) -> list[int]:
-        if at_least is not None and len(text) > _OFF_LOOP_CHARS:
-            at_least(self.tokenizer.least_tokens(text))
-        return self.tokenizer.encode_prompt(text)
-
-    def _chat(self, messages: Sequence[Message], at_least: AtLeast | None) -> list[int]:
+    def _chat(self, messages: Sequence[Message]) -> list[int]:
         self._check(messages)
-        return self._apply(messages, at_least, add_generation_prompt=True)
+        return self._apply(messages, add_generation_prompt=True)
 
     def _check(self, messages: Sequence[Message]) -> None:
         for at, message in enumerate(messages):
@@ -102,17 +91,12 @@ class PromptReader:
                     param=f"messages[{at}].content",
                 )
 
-    def _apply(
-        self, messages: Sequence[Message], at_least: AtLeast | None, *, add_generation_prompt: bool
-    ) -> list[int]:
+    def _apply(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[int]:
         rows = [{"role": m.template_role, "content": m.text} for m in messages]
         with _template_faults():
-            parts = self._template.parts(
+            return self._template.encode(
                 rows, self.tokenizer, add_generation_prompt=add_generation_prompt
             )
-        if at_least is not None:
-            at_least(sum(self.tokenizer.least_tokens(text) for text, _ in parts))
-        return [token for text, special in parts for token in self._read(text, special=special)]
 
     def _segments(self, messages: Sequence[Message]) -> list[Segment]:
         """The template is filled with marks in place of the contents, which are put in as tokens."""
@@ -148,6 +132,8 @@ def _template_faults() -> Iterator[None]:
         ) from None
 
 
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
+async def _off_loop(size: int, work: Callable[[A], T], argument: A) -> T:
     """Short texts are read at once; a thread for them costs more than it spares."""
-    return await asyncio.to_thread(work) if size > _OFF_LOOP_CHARS else work()
+    if size > _OFF_LOOP_CHARS:
+        return await asyncio.to_thread(work, argument)
+    return work(argument)

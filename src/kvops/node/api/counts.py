@@ -11,34 +11,23 @@ MAX_PARTS = 4096
 
 
 def check_counts(value: Any, limits: Limits) -> None:
-    """Raises InvalidRequest for more messages or stop strings than the node takes, or more text parts in all messages.
+    """Raises InvalidRequest for more messages than the node takes, or more text parts in all of them.
 
     Only counts: what is of another shape is left to the schema, which names it.
     """
-    if not isinstance(value, dict):
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(messages, list):
         return
-    stops, messages = value.get("stop"), value.get("messages")
-    number = len(stops) if isinstance(stops, list) else int(isinstance(stops, str))
-    if number > limits.stop_strings:
-        raise InvalidRequest(
-            f"at most {limits.stop_strings} stop strings are accepted, not {number}.",
-            param="stop",
-        )
-    if isinstance(messages, list):
-        _check_messages(messages, limits)
-
-
-def _check_messages(messages: list[Any], limits: Limits) -> None:
     if len(messages) > limits.messages:
         raise InvalidRequest(
-            f"at most {limits.messages} messages are accepted, not {len(messages)}.",
+            f"at most {limits.messages} messages are accepted; these are {len(messages)}.",
             param="messages",
             hint="Send fewer, or join the older ones.",
         )
     parts = sum(_parts(message) for message in messages)
     if parts > MAX_PARTS:
         raise InvalidRequest(
-            f"at most {MAX_PARTS} text parts are accepted in all messages together, not {parts}.",
+            f"at most {MAX_PARTS} text parts are accepted in all messages together; these are {parts}.",
             param="messages",
             hint="Join the parts of a message: they are read as one text.",
         )

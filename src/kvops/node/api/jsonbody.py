@@ -46,7 +46,7 @@ class JsonRequest(Request):
         if len(self._body) > _OFF_LOOP_BYTES:
             self._json = await asyncio.to_thread(_read_whole, self._body, limits, validate)
         else:
-            self._json = parse_json(self._body, limits)
+            self._json = _counted(self._body, limits)
 
     def _check_headers(self, limits: Limits) -> None:
         # Of a header that is there twice, whatever reads the request before or after may have taken the other one.
@@ -97,30 +97,26 @@ class JsonRoute(APIRoute):
         return handler
 
 
+def _counted(body: bytes, limits: Limits) -> Any:
+    value = parse_json(body, limits.json_depth)
+    check_counts(value, limits)
+    return value
+
+
 def _read_whole(body: bytes, limits: Limits, validate: Validate) -> Any:
     """The route's model, which FastAPI's own validation then lets through as it is."""
-    value = parse_json(body, limits)
+    value = _counted(body, limits)
     model, errors = validate(value)
     if errors:
         raise RequestValidationError(errors)
     return model if isinstance(model, Body) else value
 
 
-def parse_json(body: bytes, limits: Limits) -> Any:
-    """Raises InvalidRequest for what is not JSON by RFC 8259 in UTF-8 and what `check_counts` refuses, TooLarge for
-
-    deeper nesting than the limit.
-    """
+def parse_json(body: bytes, depth: int) -> Any:
+    """Raises InvalidRequest for what is not JSON by RFC 8259 in UTF-8, TooLarge for deeper nesting than `depth`."""
     try:
-        # Of a long body the numbers are made in Python, where a thread lets others run: the parser alone would hold
-        # up the event loop for 0.1 s over two million of them.
-        long = len(body) > _OFF_LOOP_BYTES
         value = json.loads(
-            body.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_unique,
-            parse_int=_whole if long else None,
-            parse_float=_real if long else None,
+            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique
         )
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8.") from None
@@ -129,22 +125,13 @@ def parse_json(body: bytes, limits: Limits) -> Any:
             f"the body is not valid JSON: {error.msg} at character {error.pos}."
         ) from None
     except RecursionError:
-        raise _too_deep(limits.json_depth) from None
+        raise _too_deep(depth) from None
     except ValueError:
         raise InvalidRequest("the body holds a number with too many digits.") from None
-    check_counts(value, limits)
-    _check_depth(value, limits.json_depth)
+    _check_depth(value, depth)
     if _SURROGATE_ESCAPE.search(body):
         _check_text(value)
     return value
-
-
-def _whole(digits: str) -> int:
-    return int(digits)
-
-
-def _real(digits: str) -> float:
-    return float(digits)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -9,8 +9,8 @@ from kvops.config.schema import Limits, NodeConfig, OverLength
 from kvops.errors import InvalidRequest
 from kvops.node.admission import MAX_CHOICES
 from kvops.node.api.schemas import ChatRequest, CompletionRequest, Sampling
-from kvops.node.length import Fitted, Segment, fit, limit_of, refuse_longer
-from kvops.node.prompts import AtLeast, PromptReader
+from kvops.node.length import Fitted, Segment, fit, limit_of
+from kvops.node.prompts import PromptReader
 from kvops.node.sampling import SamplingParams
 from kvops.node.wire import EngineInfo
 
@@ -58,12 +58,11 @@ async def prepare_completion(
     _bound("logprobs", body.logprobs, limits.logprobs)
     many = len(body.prompt) > 1
     fitted = []
-    at_least = _uncounted(body, terms)
     for at, one in enumerate(body.prompt):
         if isinstance(one, list):
             _refuse_longer(body, len(one), terms)
         param = f"prompt[{at}]" if many else "prompt"
-        prompt = await reader.completion(one, terms.vocabulary, param, at_least)
+        prompt = await reader.completion(one, terms.vocabulary, param)
         fitted.append(_fit(body, reader.plain_segments(prompt), _COMPLETION_TOKENS, terms))
     return _prepared(body, fitted, body.logprobs)
 
@@ -83,7 +82,7 @@ async def prepare_chat(body: ChatRequest, terms: Terms, reader: PromptReader) ->
         raise InvalidRequest(
             "max_tokens and max_completion_tokens differ.", param="max_completion_tokens"
         )
-    prompt = [Segment(await reader.chat(body.messages, _uncounted(body, terms)))]
+    prompt = [Segment(await reader.chat(body.messages))]
     length = len(prompt[0].tokens)
     too_long = length + (body.output_limit or 1) > terms.limit(length, body)
     if too_long and terms.policy(body) != "reject":
@@ -96,6 +95,10 @@ def _check_limits(body: Sampling, limits: Limits, vocabulary: int, prompts: int)
     _bound("n", body.n, limits.n)
     if prompts * (body.n or 1) > MAX_CHOICES:
         raise InvalidRequest(f"prompts × n is over the bound of {MAX_CHOICES}.", param="n")
+    if len(body.stop) > limits.stop_strings:
+        raise InvalidRequest(
+            f"at most {limits.stop_strings} stop strings are accepted.", param="stop"
+        )
     for name, ids in (
         ("logit_bias", body.logit_bias),
         ("stop_token_ids", body.stop_token_ids or ()),
@@ -118,13 +121,6 @@ def _refuse_longer(body: Sampling, length: int, terms: Terms) -> None:
     limit = terms.limit(length, body)
     if terms.policy(body) == "reject" and length + (body.output_limit or 1) > limit:
         fit([Segment(range(length))], body.output_limit, None, limit, "reject")
-
-
-def _uncounted(body: Sampling, terms: Terms) -> AtLeast | None:
-    """Refuses text that has far too many tokens however they are counted; None where it may be cut."""
-    if terms.policy(body) != "reject":
-        return None
-    return lambda least: refuse_longer(least, body.output_limit, terms.info.max_model_len)
 
 
 def _fit(body: Sampling, prompt: Sequence[Segment], usual: int | None, terms: Terms) -> Fitted:

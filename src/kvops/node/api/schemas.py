@@ -1,7 +1,7 @@
 """What the POST routes accept. Each field has a bound; an unknown field or a value that cannot be honoured is a 400.
 
-Bounds that a node configures (n, logprobs; messages and stop strings in `counts`) are checked in `prepare`; these
-here are ceilings.
+Bounds that a node configures (n, stop strings, logprobs; messages in `counts`) are checked in `prepare`; these here
+are ceilings.
 """
 
 from __future__ import annotations
