@@ -97,7 +97,9 @@ class ModelCorrupt(ModelError):
 
 class ModelUnsupported(ModelError):
     code = "model_unsupported"
-    default_hint = "use a llama, mistral, qwen2 or qwen3 model, as safetensors or GGUF"
+    default_hint = (
+        "use a llama, qwen2 or qwen3 model as safetensors or GGUF, or a mistral one as safetensors"
+    )
 
 
 class ModelSourceError(ModelError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
@@ -23,6 +23,7 @@ _READABLE = frozenset(
     GGMLQuantizationType[name]
     for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 )
+_FAMILIES: tuple[Family, ...] = ("llama", "qwen2", "qwen3")
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -104,14 +105,13 @@ def _map(header: GgufHeader) -> Bytes:
 
 def _family(header: GgufHeader) -> Family:
     architecture = header.metadata.get("general.architecture")
-    if architecture not in ("llama", "qwen2", "qwen3"):
-        known = ", ".join(get_args(Family))
-        raise ModelUnsupported(
-            f"{header.path.name} has the architecture {str(architecture)[:40]!r}",
-            hint=f"supported are {known}",
-        )
-    family: Family = architecture
-    return family
+    for family in _FAMILIES:
+        if architecture == family:
+            return family
+    raise ModelUnsupported(
+        f"{header.path.name} has the architecture {str(architecture)[:40]!r}",
+        hint=f"of GGUF files {', '.join(_FAMILIES)} are supported; of folders with safetensors mistral too",
+    )
 
 
 def _refuse_variants(header: GgufHeader, fields: dict[str, Any]) -> None:

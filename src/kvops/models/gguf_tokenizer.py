@@ -24,6 +24,7 @@ _PATTERNS = {
     "gpt-2": (_GPT2,),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
+_INSTEAD = "take the model's folder with safetensors and tokenizer.json, as for Mistral and Llama 2"
 _ALIASES = {"gpt2": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 
 
@@ -33,7 +34,7 @@ def build_gguf_tokenizer(metadata: dict[str, Any]) -> tuple[Tokenizer, bool]:
     if kind != "gpt2":
         raise ModelUnsupported(
             f"the GGUF tokenizer {str(kind)[:40]!r} is not supported",
-            hint="supported is gpt2 (BPE); use the model's safetensors",
+            hint=f"supported is gpt2 (byte-level BPE); {_INSTEAD}",
         )
     pre = _pre_tokenizer(metadata)
     tokenizer = Tokenizer(_bpe(metadata, ignore_merges=pre == "llama-bpe"))
@@ -54,7 +55,7 @@ def _pre_tokenizer(metadata: dict[str, Any]) -> str:
         known = ", ".join(_PATTERNS)
         raise ModelUnsupported(
             f"the pre-tokenizer {named[:40]!r} is not supported",
-            hint=f"supported are {known}; use the safetensors",
+            hint=f"supported are {known}; {_INSTEAD}",
         )
     return pre
 
