@@ -33,6 +33,7 @@ CONSTANTS = {
     "MAX_HEADER_BYTES": "headers",
     "MAX_HEADERS": "headers",
     "MAX_TOKENS": "`max_tokens`, `min_tokens`",
+    "MAX_PARTS": "text parts in a message",
     "MAX_PROMPTS": "prompts in one request; prompts × n",
     "MAX_CHOICES": "prompts in one request; prompts × n",
     "MAX_PROMPT_TOKENS": "a prompt as token ids",
