@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from kvops.config.load import LoadedConfig, load_config
 from kvops.config.schema import NodeConfig, Runtime, Tenant
 from kvops.config.settings import Settings
-from kvops.errors import EngineRestarted, QueueFull, TenantLimit
+from kvops.errors import EngineRestarted, InvalidRequest, QueueFull, TenantLimit
 from kvops.models.store import resolve
 from kvops.models.tokenizer import load_tokenizer
 from kvops.node.admission import Admission, Work
@@ -170,7 +170,7 @@ async def test_a_tenants_bounds_are_its_own(
         bench.admit(name, tenant="noisy")
     with pytest.raises(TenantLimit):
         bench.admit("d", tenant="noisy")
-    with pytest.raises(TenantLimit):
+    with pytest.raises(InvalidRequest, match="this key's tenant allows 4"):
         bench.admit("e", n=5, tenant="mute")
     assert len(bench.admit("f", n=4, tenant="mute").choices) == 4
     assert len(bench.admit("g", n=16, tenant="another").choices) == 16
