@@ -149,6 +149,16 @@ def _prepare(plan: Plan) -> runs.Run:
     return runs.create(info, plan.out)
 
 
+def _closed(locust: Locust, follower: Follower) -> bool:
+    """False where one more Ctrl-C came in between: what the run has is not to be lost by it."""
+    try:
+        locust.end()
+        follower.look()
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
 def _follow(
     made: runs.Run, plan: Plan, on_progress: Callable[[Progress], None], stop: threading.Event
 ) -> tuple[runs.Status, str]:
@@ -174,6 +184,6 @@ def _follow(
     except KeyboardInterrupt:
         stop.set()
     finally:
-        locust.end()
-        follower.look()
+        while not _closed(locust, follower):
+            stop.set()
     return ("interrupted", "interrupted by the user") if stop.is_set() else locust.status()
